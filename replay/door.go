@@ -1,0 +1,226 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// This file is the door of the room: what producers (workers) and the consumer
+// (the learner) see, on one node and on three alike. The in-process node and
+// the gRPC client of cluster/ both implement Store.
+
+// Errors that callers tell apart. All are returned wrapped with ids.
+var (
+	// ErrStale: the caller's lease or term is over; drop the work.
+	ErrStale = errors.New("replay: stale lease or term")
+	// ErrDiskFull: the free-space watermark is reached; retry later. Reads and
+	// commits go on.
+	ErrDiskFull = errors.New("replay: disk full (free-space watermark)")
+	// ErrNotFound: no such log, blob, lease or run.
+	ErrNotFound = errors.New("replay: not found")
+	// ErrInvalid: the request can never succeed as it is.
+	ErrInvalid = errors.New("replay: invalid request")
+	// ErrUnavailable: no leader or no majority before the deadline; retry.
+	ErrUnavailable = errors.New("replay: unavailable")
+)
+
+// Item is what the index knows of one EventLog. The bytes are elsewhere.
+type Item struct {
+	LogID      string
+	Run        string
+	Table      string // "train" or "eval"
+	Group      string // opaque
+	Member     uint32
+	GroupSize  uint32
+	Source     string
+	Task       string
+	Attempt    uint32
+	Worker     string
+	Status     uint8  // eventlog.Status
+	Cause      string // failure cause, "" when OK
+	MinVersion uint64 // oldest policy version of any sampled token
+	MaxVersion uint64
+	Tokens     uint32 // sampled tokens
+	Reward     float64
+	HasReward  bool
+	Digest     string // content digest of the EventLog
+	Size       uint32 // bytes
+	Created    time.Time
+}
+
+// Record is an item with its encoded EventLog.
+type Record struct {
+	Item  Item
+	Bytes []byte
+}
+
+// AppendResult says what became of one record, in order of the request.
+type AppendResult struct {
+	// Duplicate: this LogID, or this (Group, Member), was accepted before; the
+	// first accepted attempt wins and this one is dropped and counted.
+	Duplicate bool
+}
+
+// Ticket is the right to roll out one group until Expires.
+type Ticket struct {
+	Run       string
+	Table     string // "train" or "eval"
+	Group     string
+	Index     uint64 // position in the task stream; the worker resolves it to a task
+	GroupSize uint32
+	Attempt   uint32
+	Version   uint64 // policy version to sample with at least; eval: exactly
+	Greedy    bool   // eval: temperature 0
+	Seed      uint64
+	Expires   time.Time
+}
+
+// RunSpec registers a training run and its dispatch rules.
+type RunSpec struct {
+	Run           string
+	Config        []byte // resolved config YAML, opaque here
+	GroupSize     uint32
+	GroupsPerStep uint32
+	MaxStaleness  uint64        // in policy versions
+	TicketTTL     time.Duration // a group's deadline; then another worker gets it
+	MaxAttempts   uint32        // after that the group is closed with what it has
+	BaseDigest    string
+}
+
+// LeaseRequest asks for complete groups no staler than the run's bound at
+// LearnerVersion.
+type LeaseRequest struct {
+	Run            string
+	Holder         string
+	Groups         int
+	LearnerVersion uint64
+	TTL            time.Duration
+	Wait           time.Duration // how long to wait for enough groups
+}
+
+// LeasedGroup lists a group's logs in member order; failed members are listed
+// too (they carry their cause), missing ones (group closed early) are not.
+type LeasedGroup struct {
+	Group string
+	Index uint64
+	Items []Item
+}
+
+// Lease holds groups exclusively until Expires. ID is the fencing token.
+type Lease struct {
+	ID      uint64
+	Run     string
+	Holder  string
+	Groups  []LeasedGroup
+	Expires time.Time
+}
+
+// StepRecord is one committed learner step: everything needed to recompute it.
+type StepRecord struct {
+	Run            string
+	Step           uint64
+	Version        uint64 // policy version this step published
+	Lease          uint64
+	LogIDs         []string // trained, in lease order
+	Groups         []string
+	PrevCheckpoint string // blob digest the step started from
+	Checkpoint     string // blob digest it produced
+	Adapter        string // blob digest of the adapter it produced
+	Metrics        map[string]float64
+	Committed      time.Time
+}
+
+// Policy is one published policy version.
+type Policy struct {
+	Run     string
+	Version uint64
+	Adapter string // blob digest; "" for version 0 = base without adapter
+	Step    uint64
+}
+
+// Counters of a run, for status and for the learner's guards.
+type RunStatus struct {
+	Spec            RunSpec
+	Latest          Policy
+	LastStep        *StepRecord
+	ReadyGroups     int
+	RunningGroups   int
+	LeasedGroups    int
+	ConsumedGroups  int
+	DroppedGroups   int // too stale, or every member failed
+	Appended        int
+	Duplicates      int
+	FailedRollouts  int
+	FailureReasons  map[string]int
+	StalenessCounts map[uint64]int // of consumed logs: learner version - min version
+	Finished        bool
+}
+
+// EvalRequest asks the workers to roll out tasks [From, From+Count) greedily
+// once each under exactly Version.
+type EvalRequest struct {
+	Run     string
+	Version uint64
+	From    uint64
+	Count   uint32
+}
+
+// EvalStatus is how far an evaluation got.
+type EvalStatus struct {
+	Requested, Done, Failed int
+	MeanReward              float64 // over scored logs
+	Success                 float64 // share with reward >= 1
+	Items                   []Item
+}
+
+// Store is the replicated replay store with the run registry beside it.
+// Safe for concurrent use. Every call honours ctx's deadline.
+type Store interface {
+	// CreateRun is idempotent for an equal spec.
+	CreateRun(ctx context.Context, spec RunSpec) error
+	FinishRun(ctx context.Context, run string) error
+	Runs(ctx context.Context) ([]string, error)
+	Status(ctx context.Context, run string) (RunStatus, error)
+
+	// TakeTickets hands out up to n groups to roll out, waiting up to wait for
+	// the first. Dispatch never runs ahead of the staleness bound.
+	TakeTickets(ctx context.Context, run, worker string, n int, wait time.Duration) ([]Ticket, error)
+	// ReturnTicket gives an unfinished group back at once (a draining worker).
+	ReturnTicket(ctx context.Context, run, group, worker string) error
+
+	// Append returns once every record is durable on a majority and its id is
+	// committed (P1).
+	Append(ctx context.Context, recs []Record) ([]AppendResult, error)
+	// Fetch returns the encoded EventLogs in the order asked.
+	Fetch(ctx context.Context, logIDs []string) ([]Record, error)
+	// Scan lists items of a run and table after a cursor ("" = start), oldest
+	// first, and the next cursor ("" = no more now).
+	Scan(ctx context.Context, run, table, cursor string, limit int) ([]Item, string, error)
+
+	Lease(ctx context.Context, req LeaseRequest) (*Lease, error)
+	Extend(ctx context.Context, run string, lease uint64, ttl time.Duration) error
+	// Commit consumes the lease and publishes the step's adapter as one
+	// decision (P2). Version must be the latest plus one.
+	Commit(ctx context.Context, step StepRecord) error
+	// Release returns the groups untouched; drop consumes them untrained with
+	// a counted reason instead ("" = return).
+	Release(ctx context.Context, run string, lease uint64, drop string) error
+
+	// Step returns the record of a committed step; Latest the newest policy.
+	Step(ctx context.Context, run string, step uint64) (StepRecord, error)
+	Latest(ctx context.Context, run string) (Policy, error)
+	// WaitPolicy returns the first policy newer than after, or the latest one
+	// when wait is over.
+	WaitPolicy(ctx context.Context, run string, after uint64, wait time.Duration) (Policy, error)
+
+	// PutBlob stores bytes durably on a majority under their blake3 digest
+	// ("blake3:<hex>"); GetBlob verifies the digest before returning.
+	PutBlob(ctx context.Context, data []byte) (digest string, err error)
+	GetBlob(ctx context.Context, digest string) ([]byte, error)
+
+	RequestEval(ctx context.Context, req EvalRequest) error
+	EvalStatus(ctx context.Context, run string, version uint64) (EvalStatus, error)
+
+	Close() error
+}

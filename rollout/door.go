@@ -1,0 +1,99 @@
+package rollout
+
+import (
+	"context"
+
+	"github.com/skein-rl/skein/agent/tool"
+	"github.com/skein-rl/skein/model"
+)
+
+// GenerateRequest asks an engine for one completion. Token ids in, token ids
+// out: the engine never sees text.
+type GenerateRequest struct {
+	// Session keeps an episode's turns on the same cache; opaque.
+	Session  string
+	Prompt   []int32
+	MaxNew   int
+	Stop     []int32
+	Sampling model.Sampling
+	// Version, when set, refuses any other policy version (evaluation).
+	Version *uint64
+}
+
+// Finish says why a completion ended.
+type Finish uint8
+
+const (
+	FinishStop   Finish = iota // a stop token (included in IDs)
+	FinishLength               // MaxNew or the context limit
+)
+
+// VersionRun: tokens up to End were sampled under Version.
+type VersionRun struct {
+	End     int
+	Version uint64
+}
+
+// Generation is what the engine emitted.
+type Generation struct {
+	IDs      []int32
+	Logprobs []float32
+	Versions []VersionRun
+	Finish   Finish
+}
+
+// Engine generates. Safe for concurrent use. Requests of many rollouts share
+// one batch; a policy swap takes effect between tokens.
+type Engine interface {
+	Generate(ctx context.Context, req GenerateRequest) (Generation, error)
+	// SetPolicy swaps the adapter in flight; nil adapter = base.
+	SetPolicy(version uint64, adapter *model.Adapter) error
+	Version() uint64
+	// EndSession frees a session's cache.
+	EndSession(session string)
+	// MaxLen is the context limit in tokens.
+	MaxLen() int
+	Close() error
+}
+
+// Task is one problem of a source.
+type Task struct {
+	Source string
+	ID     string
+	// System and User open the conversation.
+	System string
+	User   string
+	Tools  []tool.Spec
+	// NewEnv makes the task's private tool environment for one rollout.
+	NewEnv func() tool.Env
+	// Score judges the finished episode in [0,1]; error = the reward broke.
+	Score func(Episode) (float64, error)
+	// Demo, when the source has demonstrations, is a correct assistant
+	// trajectory for supervised warm-up: alternating assistant calls and the
+	// final answer. Tool results come from running Env.
+	Demo []Turn
+}
+
+// Turn is one assistant turn of a demonstration: calls, or a final text.
+type Turn struct {
+	Calls []tool.Call
+	Text  string
+}
+
+// Episode is what a reward sees.
+type Episode struct {
+	Calls     []tool.Call // executed calls in order
+	Results   []string    // their results
+	Malformed int         // calls that did not parse
+	Final     string      // last assistant text
+	Truncated bool
+}
+
+// Source yields tasks by index, the same for every node: index i is always the
+// same task. Train and held-out indices never meet.
+type Source interface {
+	Name() string
+	Train(i uint64) (Task, error)
+	Heldout(i uint64) (Task, error)
+	HeldoutSize() int // 0 = unbounded
+}
