@@ -86,6 +86,9 @@ type RunSpec struct {
 	TicketTTL     time.Duration // a group's deadline; then another worker gets it
 	MaxAttempts   uint32        // after that the group is closed with what it has
 	BaseDigest    string
+	// StartAdapter is the blob digest of policy version 0's adapter (a warmed
+	// up start); "" starts from the base model.
+	StartAdapter string
 }
 
 // LeaseRequest asks for complete groups no staler than the run's bound at
@@ -135,7 +138,7 @@ type StepRecord struct {
 type Policy struct {
 	Run     string
 	Version uint64
-	Adapter string // blob digest; "" for version 0 = base without adapter
+	Adapter string // blob digest; "" = base without adapter (version 0 of a cold start)
 	Step    uint64
 }
 
