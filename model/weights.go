@@ -15,8 +15,8 @@ type Config struct {
 	RMSNormEps            float64 `json:"rms_norm_eps"`
 	RopeTheta             float64 `json:"rope_theta"`
 	TieWordEmbeddings     bool    `json:"tie_word_embeddings"`
-	BOSTokenID            int32   `json:"bos_token_id"`
-	EOSTokenID            int32   `json:"eos_token_id"`
+	BOSTokenID            int32   `json:"bos_token_id"` // -1 = none
+	EOSTokenID            int32   `json:"eos_token_id"` // -1 = none
 }
 
 // Weights are the dequantised f32 base tensors, row-major [out, in] as stored
@@ -48,6 +48,9 @@ type Model struct {
 	Weights   *Weights
 	Tokenizer *Tokenizer
 	Template  *ChatTemplate
+	// StopIDs end a generation: every end-of-sequence id that the model's files
+	// name (config.json, generation_config.json or GGUF metadata).
+	StopIDs []int32
 	Digest    string // "blake3:<hex>" over config and tensors as loaded
 }
 

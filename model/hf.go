@@ -1,0 +1,174 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+)
+
+const (
+	hfConfigFile = "config.json"
+	hfGenFile    = "generation_config.json"
+	hfIndexFile  = "model.safetensors.index.json"
+	hfModelFile  = "model.safetensors"
+)
+
+// openWeightsFS reads config.json and the weights of a HF directory.
+func openWeightsFS(fsys fs.FS) (*Model, error) {
+	data, err := fs.ReadFile(fsys, hfConfigFile)
+	if err != nil {
+		return nil, fmt.Errorf("model: read %s: %w", hfConfigFile, err)
+	}
+	c, eos, err := ParseConfig(data)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{Config: c, StopIDs: eos}
+	if err := addGenerationStops(fsys, m); err != nil {
+		return nil, err
+	}
+	st, closer, err := openShards(fsys)
+	if err != nil {
+		return nil, err
+	}
+	defer closer()
+	if m.Weights, err = readHF(c, st); err != nil {
+		return nil, err
+	}
+	m.Digest = weightsDigest(c, m.Weights)
+	return m, nil
+}
+
+// addGenerationStops merges eos_token_id of generation_config.json, where
+// chat models name their end-of-turn token.
+func addGenerationStops(fsys fs.FS, m *Model) error {
+	data, err := fs.ReadFile(fsys, hfGenFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("model: read %s: %w", hfGenFile, err)
+	}
+	var g struct {
+		EOS json.RawMessage `json:"eos_token_id"`
+	}
+	if err := json.Unmarshal(data, &g); err != nil {
+		return fmt.Errorf("%w: %s: %v", ErrFormat, hfGenFile, err)
+	}
+	ids, err := tokenIDs(g.EOS)
+	if err != nil {
+		return fmt.Errorf("%w: %s: eos_token_id: %v", ErrFormat, hfGenFile, err)
+	}
+	for _, id := range ids {
+		if !slices.Contains(m.StopIDs, id) {
+			m.StopIDs = append(m.StopIDs, id)
+		}
+	}
+	return nil
+}
+
+// shards maps a tensor to the file that holds it.
+type shards map[string]*SafeTensors
+
+// openShards opens model.safetensors, or the files that
+// model.safetensors.index.json lists. closer closes them.
+func openShards(fsys fs.FS) (st shards, closer func(), err error) {
+	var open []io.Closer
+	closer = func() {
+		for _, c := range open {
+			c.Close() // read only: nothing to lose
+		}
+	}
+	defer func() {
+		if err != nil {
+			closer()
+		}
+	}()
+	load := func(name string) (*SafeTensors, error) {
+		f, err := fsys.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("model: open %s: %w", name, err)
+		}
+		open = append(open, f)
+		s, err := openSafeTensors(f)
+		if err != nil {
+			return nil, fmt.Errorf("model: %s: %w", name, err)
+		}
+		return s, nil
+	}
+	st = shards{}
+	data, err := fs.ReadFile(fsys, hfIndexFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		one, err := load(hfModelFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, n := range one.names {
+			st[n] = one
+		}
+		return st, closer, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("model: read %s: %w", hfIndexFile, err)
+	}
+	var index struct {
+		WeightMap map[string]string `json:"weight_map"`
+	}
+	if err := json.Unmarshal(data, &index); err != nil {
+		return nil, nil, fmt.Errorf("%w: %s: %v", ErrFormat, hfIndexFile, err)
+	}
+	files := map[string]*SafeTensors{}
+	for _, name := range slices.Sorted(maps.Keys(index.WeightMap)) {
+		file := index.WeightMap[name]
+		if file != path.Base(file) || !fs.ValidPath(file) {
+			return nil, nil, fmt.Errorf("%w: %s: tensor %q lies in %q, which is not a plain file name", ErrFormat, hfIndexFile, name, file)
+		}
+		s := files[file]
+		if s == nil {
+			if s, err = load(file); err != nil {
+				return nil, nil, err
+			}
+			files[file] = s
+		}
+		if !s.Has(name) {
+			return nil, nil, fmt.Errorf("%w: %s says tensor %q is in %s, which doesn't hold it", ErrFormat, hfIndexFile, name, file)
+		}
+		st[name] = s
+	}
+	return st, closer, nil
+}
+
+// hfUnused are tensors that some exports carry and that hold no weights.
+var hfUnused = regexp.MustCompile(`\.rotary_emb\.inv_freq$`)
+
+// readHF reads every base tensor and refuses files that hold others.
+func readHF(c Config, st shards) (*Weights, error) {
+	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
+	used := map[string]bool{}
+	for _, s := range slots(c, w) {
+		if st[s.name] == nil {
+			return nil, fmt.Errorf("%w: tensor %q of the architecture in config.json is missing", ErrFormat, s.name)
+		}
+		*s.data = make([]float32, shapeLen(s.shape))
+		if err := st[s.name].ReadF32(s.name, s.shape, *s.data); err != nil {
+			return nil, err
+		}
+		used[s.name] = true
+	}
+	if c.TieWordEmbeddings {
+		w.Head = w.Embed
+		used["lm_head.weight"] = true // some exports store the tied copy
+	}
+	for _, name := range slices.Sorted(maps.Keys(st)) {
+		if !used[name] && !hfUnused.MatchString(name) {
+			return nil, fmt.Errorf("%w: tensor %q is not part of the architecture in config.json (%s, %d layers)", ErrFormat, name, c.ModelType, c.NumHiddenLayers)
+		}
+	}
+	return w, nil
+}
