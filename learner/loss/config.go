@@ -1,0 +1,114 @@
+package loss
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Importance levels: how the ratio between the new and the old policy is taken.
+const (
+	LevelToken    = "token"    // one ratio per token (GRPO, arXiv:2402.03300)
+	LevelSequence = "sequence" // exp of the mean log-ratio (GSPO, arXiv:2507.18071, eq. 7)
+)
+
+// Denominator rules: whether a token that the rollout importance correction
+// rejected (ratio 0) still counts in the denominator.
+const (
+	DenominatorFixed = "fixed" // it counts (TRL, NeMo-RL, OpenRLHF)
+	DenominatorKept  = "kept"  // it does not (slime)
+)
+
+// Config is one loss of the GRPO family. Field names follow TRL's GRPOConfig.
+type Config struct {
+	// LossType is one of Types().
+	LossType string
+	// Level is LevelToken or LevelSequence.
+	Level string
+	// EpsilonLow and EpsilonHigh bound the ratio to [1-EpsilonLow,
+	// 1+EpsilonHigh]. EpsilonLow is in [0, 1); EpsilonHigh >= 0.
+	EpsilonLow, EpsilonHigh float64
+	// Delta, when set, caps the unclipped ratio too (two-sided clipping,
+	// INTELLECT-2, arXiv:2505.07291, eq. 3). It must exceed 1+EpsilonHigh to have
+	// an effect of its own; any value > 0 is accepted.
+	Delta *float64
+	// Beta weighs the KL term against the reference; 0 leaves it out.
+	Beta float64
+	// BiasCorrectedKL multiplies the KL term by the differentiable ratio
+	// (DeepSeek-V3.2, arXiv:2512.02556, eq. 7; TRL's use_bias_correction_kl).
+	BiasCorrectedKL bool
+	// MaxCompletionLength is dr_grpo's constant, in tokens.
+	MaxCompletionLength int
+	// OffPolicyMaskThreshold, when set, drops rows of negative advantage whose
+	// mean log-ratio sampling/new exceeds it, in nats (DeepSeek-V3.2, eq. 9).
+	OffPolicyMaskThreshold *float64
+	// TopEntropyQuantile keeps the policy term of that share of tokens, those of
+	// highest entropy ("Beyond the 80/20 rule", arXiv:2506.01939). 1 keeps all.
+	TopEntropyQuantile float64
+	// EntropyCoef weighs the entropy bonus: loss -= EntropyCoef * mean entropy.
+	EntropyCoef float64
+	// Denominator is DenominatorFixed or DenominatorKept.
+	Denominator string
+}
+
+// DefaultConfig has TRL 1.16's defaults.
+func DefaultConfig() Config {
+	return Config{
+		LossType: "dapo", Level: LevelToken,
+		EpsilonLow: 0.2, EpsilonHigh: 0.2,
+		BiasCorrectedKL: true, MaxCompletionLength: 512,
+		TopEntropyQuantile: 1, Denominator: DenominatorFixed,
+	}
+}
+
+// aggregations maps a loss type to the weight of one token of a row with n
+// counted tokens.
+var aggregations = map[string]func(n float64, t Totals, c Config) float64{
+	"grpo": grpoWeight, "bnpo": bnpoWeight, "dr_grpo": drGRPOWeight, "dapo": dapoWeight,
+}
+
+// Types lists the loss types, sorted.
+func Types() []string { return slices.Sorted(maps.Keys(aggregations)) }
+
+// Validate reports every problem with field, value and remedy.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	if aggregations[c.LossType] == nil {
+		bad("loss_type: unknown %q; use one of %s", c.LossType, strings.Join(Types(), ", "))
+	}
+	if c.Level != LevelToken && c.Level != LevelSequence {
+		bad("importance_sampling_level: unknown %q; use %q or %q", c.Level, LevelToken, LevelSequence)
+	}
+	if !(c.EpsilonLow >= 0 && c.EpsilonLow < 1) {
+		bad("epsilon: %v is outside [0, 1); use e.g. 0.2", c.EpsilonLow)
+	}
+	if !(c.EpsilonHigh >= 0) || math.IsInf(c.EpsilonHigh, 0) {
+		bad("epsilon_high: %v is not a number >= 0; use e.g. 0.28", c.EpsilonHigh)
+	}
+	if c.Delta != nil && !(*c.Delta > 0 && !math.IsInf(*c.Delta, 0)) {
+		bad("delta: %v is not a finite number > 0; use a cap above 1+epsilon_high or leave it out", *c.Delta)
+	}
+	if !(c.Beta >= 0) || math.IsInf(c.Beta, 0) {
+		bad("beta: %v is not a number >= 0", c.Beta)
+	}
+	if c.LossType == "dr_grpo" && c.MaxCompletionLength < 1 {
+		bad("max_completion_length: %d, but dr_grpo divides by it; use the rollout's token limit", c.MaxCompletionLength)
+	}
+	if c.OffPolicyMaskThreshold != nil && !(*c.OffPolicyMaskThreshold > 0 && !math.IsInf(*c.OffPolicyMaskThreshold, 0)) {
+		bad("off_policy_mask_threshold: %v is not a finite number > 0; use e.g. 0.5 or leave it out", *c.OffPolicyMaskThreshold)
+	}
+	if !(c.TopEntropyQuantile >= 0 && c.TopEntropyQuantile <= 1) {
+		bad("top_entropy_quantile: %v is outside [0, 1]; 1 keeps every token", c.TopEntropyQuantile)
+	}
+	if math.IsNaN(c.EntropyCoef) || math.IsInf(c.EntropyCoef, 0) {
+		bad("entropy_coef: %v is not finite", c.EntropyCoef)
+	}
+	if c.Denominator != DenominatorFixed && c.Denominator != DenominatorKept {
+		bad("rollout_is_denominator: unknown %q; use %q or %q", c.Denominator, DenominatorFixed, DenominatorKept)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,279 @@
+package loss
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Golden numbers were computed by TRL 1.16 in float64; see doc.go.
+const tol = 1e-9
+
+type tensor struct {
+	Shape []int
+	Data  []*float64
+}
+
+// rows cuts [B, T] (or [B]) into B slices; null is NaN.
+func (x tensor) rows() [][]float64 {
+	b := x.Shape[0]
+	w := len(x.Data) / b
+	out := make([][]float64, b)
+	for i := range out {
+		for _, v := range x.Data[i*w : (i+1)*w] {
+			f := math.NaN()
+			if v != nil {
+				f = *v
+			}
+			out[i] = append(out[i], f)
+		}
+	}
+	return out
+}
+
+func load(t *testing.T, name string, into any) {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/" + name)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(raw, into))
+}
+
+type grpoCase struct {
+	Name               string
+	LossType           string   `json:"loss_type"`
+	Beta               float64  `json:"beta"`
+	Low                float64  `json:"epsilon_low"`
+	High               float64  `json:"epsilon_high"`
+	Delta              *float64 `json:"delta"`
+	Level              string   `json:"importance_sampling_level"`
+	ToolMask           bool     `json:"tool_mask"`
+	OldIsNone          bool     `json:"old_is_none"`
+	BiasKL             bool     `json:"use_bias_correction_kl"`
+	RolloutIS          *string  `json:"rollout_is_ratio"`
+	OffMask            *float64 `json:"off_policy_mask_threshold"`
+	TopQ               float64  `json:"top_entropy_quantile"`
+	EntCoef            float64  `json:"entropy_coef"`
+	Accum              float64  `json:"gradient_accumulation_steps"`
+	StepsPerGeneration float64  `json:"steps_per_generation"`
+	MaxLen             int      `json:"max_completion_length"`
+	Advantages         tensor
+	Loss               float64
+	GradLogps          tensor  `json:"grad_logps"`
+	GradEntropy        *tensor `json:"grad_entropy"`
+	Metrics            map[string]float64
+}
+
+type grpoGolden struct {
+	Inputs    map[string]tensor
+	Cases     []grpoCase
+	RolloutIS []struct {
+		Name    string
+		Mode    string
+		ClipMin *float64 `json:"clip_min"`
+		ClipMax *float64 `json:"clip_max"`
+		Ratio   tensor
+	} `json:"rollout_is"`
+}
+
+func (g grpoGolden) mask(tool bool) [][]bool {
+	c, tm := g.Inputs["completion_mask"].rows(), g.Inputs["tool_mask"].rows()
+	out := make([][]bool, len(c))
+	for i := range c {
+		for t := range c[i] {
+			out[i] = append(out[i], c[i][t] == 1 && (!tool || tm[i][t] == 1))
+		}
+	}
+	return out
+}
+
+// step builds the configuration and rows of a case. Accumulation over k equal
+// micro-batches is a step with k times the rows and tokens.
+func (g grpoGolden) step(t *testing.T, c grpoCase) (Config, []Row, Totals) {
+	cfg := Config{LossType: c.LossType, Level: c.Level, EpsilonLow: c.Low, EpsilonHigh: c.High, Delta: c.Delta, Beta: c.Beta,
+		BiasCorrectedKL: c.BiasKL, MaxCompletionLength: c.MaxLen, OffPolicyMaskThreshold: c.OffMask,
+		TopEntropyQuantile: c.TopQ, EntropyCoef: c.EntCoef, Denominator: DenominatorFixed}
+	lp, old, ref, ent := g.Inputs["logps"].rows(), g.Inputs["old"].rows(), g.Inputs["ref"].rows(), g.Inputs["entropy"].rows()
+	adv, mask := c.Advantages.rows(), g.mask(c.ToolMask)
+	rows := make([]Row, len(lp))
+	for i := range rows {
+		rows[i] = Row{LogP: lp[i], Entropy: ent[i], Mask: mask[i], Adv: adv[i]}
+		if !c.OldIsNone {
+			rows[i].Old = old[i]
+		}
+		if c.Beta != 0 {
+			rows[i].Ref = ref[i]
+		}
+		if c.OffMask != nil {
+			rows[i].Sampling = old[i]
+		}
+		if c.RolloutIS != nil {
+			rows[i].Ratio = g.Inputs["is_ratio_"+*c.RolloutIS].rows()[i]
+		}
+	}
+	tot, err := NewTotals(cfg, rows)
+	require.NoError(t, err)
+	tot.Rows *= c.Accum
+	tot.EntropyTokens *= c.Accum
+	switch c.LossType {
+	case "dapo":
+		tot.Tokens *= c.Accum / c.StepsPerGeneration
+	default:
+		tot.Tokens *= c.Accum
+	}
+	return cfg, rows, tot
+}
+
+func TestGRPOFamilyEqualsTRL(t *testing.T) {
+	var g grpoGolden
+	load(t, "grpo.json", &g)
+	require.Len(t, g.Cases, 36)
+	seen := map[string]int{}
+	for _, c := range g.Cases {
+		t.Run(c.Name, func(t *testing.T) {
+			seen[c.LossType]++
+			cfg, rows, tot := g.step(t, c)
+			res, err := Compute(cfg, rows, tot)
+			require.NoError(t, err)
+			require.InDelta(t, c.Loss, res.Loss, tol)
+			for i, want := range c.GradLogps.rows() {
+				require.InDeltaSlice(t, want, res.DLogP[i], tol, "row %d", i)
+			}
+			require.Equal(t, c.GradEntropy != nil, res.DEntropy != nil)
+			if c.GradEntropy != nil {
+				for i, want := range c.GradEntropy.rows() {
+					require.InDeltaSlice(t, want, res.DEntropy[i], tol, "row %d", i)
+				}
+			}
+			got := res.Stats.Metrics(cfg)
+			got["policy_loss"] = res.PolicyLoss
+			for k, v := range c.Metrics {
+				require.InDelta(t, v, got[k], 1e-7, k) // TRL's clip ratios are float32
+			}
+		})
+	}
+	for _, lt := range Types() {
+		require.NotZero(t, seen[lt], lt)
+	}
+}
+
+// The derivative is that of the loss: central differences on every input.
+func TestGRPOGradientIsTheDerivative(t *testing.T) {
+	var g grpoGolden
+	load(t, "grpo.json", &g)
+	const h = 1e-6
+	for _, c := range g.Cases {
+		if c.OldIsNone {
+			continue // Old then follows LogP, so the derivative is by definition not of the value
+		}
+		cfg, rows, tot := g.step(t, c)
+		cfg.TopEntropyQuantile = 1 // a token on the threshold would flip
+		tot.EntropyFloor = math.Inf(-1)
+		res, err := Compute(cfg, rows, tot)
+		require.NoError(t, err)
+		eval := func(i, k int, d float64) float64 {
+			moved := rows[i]
+			lp := append([]float64(nil), moved.LogP...)
+			lp[k] += d
+			moved.LogP = lp
+			all := append([]Row(nil), rows...)
+			all[i] = moved
+			r, err := Compute(cfg, all, tot)
+			require.NoError(t, err)
+			return r.Loss
+		}
+		for i := range rows {
+			for k := range rows[i].LogP {
+				num := (eval(i, k, h) - eval(i, k, -h)) / (2 * h)
+				require.InDelta(t, num, res.DLogP[i][k], 1e-6, "%s row %d token %d", c.Name, i, k)
+			}
+		}
+	}
+}
+
+func TestRolloutImportanceEqualsTRL(t *testing.T) {
+	var g grpoGolden
+	load(t, "grpo.json", &g)
+	require.Len(t, g.RolloutIS, 8)
+	old, samp, mask := g.Inputs["old"].rows(), g.Inputs["sampling_logps"].rows(), g.mask(true)
+	for _, c := range g.RolloutIS {
+		t.Run(c.Name, func(t *testing.T) {
+			is := RolloutIS{Mode: c.Mode, ClipMin: c.ClipMin, ClipMax: c.ClipMax}
+			for i, want := range c.Ratio.rows() {
+				got, err := is.Ratio(old[i], samp[i], mask[i])
+				require.NoError(t, err)
+				require.InDeltaSlice(t, want, got, tol, "row %d", i)
+			}
+		})
+	}
+}
+
+func TestSFTEqualsTRL(t *testing.T) {
+	var g struct {
+		Inputs map[string]tensor
+		SFT    []struct {
+			Name     string
+			LossType string   `json:"loss_type"`
+			Items    *float64 `json:"num_items_in_batch"`
+			Loss     float64
+			Grad     tensor `json:"grad_logps"`
+		}
+		WCE []struct {
+			Name     string
+			Weighted bool
+			Loss     float64
+			PerToken tensor `json:"per_token"`
+		} `json:"weighted_ce"`
+	}
+	load(t, "sft.json", &g)
+	lp, mask := g.Inputs["logps"].rows(), g.Inputs["label_mask"].rows()
+	for _, c := range g.SFT {
+		t.Run(c.Name, func(t *testing.T) {
+			// TRL's leaf has log-probability 0 outside the mask and a gradient there
+			// too, so weigh every token and divide by what TRL divides by.
+			var rows, masked []SFTRow
+			for i := range lp {
+				rows = append(rows, SFTRow{LogP: lp[i]})
+				masked = append(masked, SFTRow{LogP: lp[i], Weight: mask[i]})
+			}
+			total := SFTWeight(masked)
+			if c.Items != nil {
+				total = *c.Items
+			}
+			res, err := SFT(c.LossType, rows, total)
+			require.NoError(t, err)
+			require.InDelta(t, c.Loss, res.Loss, tol)
+			for i, want := range c.Grad.rows() {
+				require.InDeltaSlice(t, want, res.DLogP[i], tol)
+			}
+			m, err := SFT(c.LossType, masked, total)
+			require.NoError(t, err)
+			require.InDelta(t, c.Loss, m.Loss, tol)
+		})
+	}
+	labels, weights := g.Inputs["labels"].rows(), g.Inputs["weights"].rows()
+	for _, c := range g.WCE {
+		t.Run(c.Name, func(t *testing.T) {
+			var rows []SFTRow
+			for i, nll := range c.PerToken.rows() {
+				r := SFTRow{}
+				for k, x := range nll {
+					w := 1.0
+					if c.Weighted {
+						w = weights[i][k]
+					}
+					if labels[i][k] == -100 {
+						w = 0
+					}
+					r.LogP, r.Weight = append(r.LogP, -x), append(r.Weight, w)
+				}
+				rows = append(rows, r)
+			}
+			res, err := SFT(NLL, rows, SFTWeight(rows))
+			require.NoError(t, err)
+			require.InDelta(t, c.Loss, res.Loss, tol)
+		})
+	}
+}
