@@ -60,7 +60,10 @@ type Event struct {
 	// Seq numbers the events of a log from 1 without holes.
 	Seq uint32
 	// Parent is the Seq of the event this one follows; 0 for a root. A log is
-	// therefore a tree: rejected branches stay beside the accepted one.
+	// therefore a tree: rejected branches stay beside the accepted one. Two
+	// children of one parent are alternatives (or pieces of one, see Partial);
+	// things that happened together are chained, and told apart by CallID and
+	// time.
 	Parent uint32
 	Kind   Kind
 	// Payload holds JSON values only: nil, bool, string, json.Number or
@@ -73,14 +76,17 @@ type Event struct {
 	Span *Span
 	// Scope is meaningful on Reward events only.
 	Scope Scope
-	// Author is "agent", "human:<id>", "tool:<name>", "env" or "retrieval".
+	// Author is "agent" (or "agent:<name>" where several act), "human:<id>",
+	// "tool:<name>", "env" or "retrieval".
 	Author string
-	// CallID pairs a ToolResult with its ToolCall.
+	// CallID pairs a ToolResult with its ToolCall: the nearest one above it
+	// with the same id.
 	CallID string
-	// Start and End bound the event in wall time; zero when unknown.
+	// Start and End bound the event in wall time, to the nanosecond; zero when
+	// unknown. Two calls whose times overlap ran concurrently.
 	Start, End time.Time
 	// Partial marks a streamed piece that a later event with the same Parent
-	// completes.
+	// and Kind completes. Nothing follows a partial, and projections skip it.
 	Partial bool
 }
 
@@ -92,31 +98,39 @@ const (
 	Prompt               // the rendered prompt of the episode
 	Policy               // sampled by the engine under a policy version
 	Environment          // tool results, observations and the template around them
+	Expert               // a demonstration: for supervised training, never sampled from a policy of ours
 )
+
+// UnknownID stands for a token whose id was not recorded (imported logs that
+// hold logprobs only). It may appear in Expert runs alone.
+const UnknownID int32 = -1
 
 // Run covers tokens up to End (exclusive) from the end of the run before it.
 type Run struct {
 	End     int32
 	Writer  Writer
-	Version uint64 // policy version; meaningful for Policy runs only
+	Version uint64 // policy version of a Policy run; 0 in others
 }
 
 // Branch is one token sequence of the tree in columns, exactly as the engine
 // saw and emitted it (P4: never re-tokenised).
 type Branch struct {
-	// Parent and Fork say that tokens [0, Fork) equal those of branch Parent.
-	// They are repeated in IDs, so that a branch reads alone; the root branch
-	// has Parent == its own index and Fork 0.
+	// Parent and Fork say that tokens [0, Fork) equal those of branch Parent,
+	// logprobs and writers included. They are repeated here, so that a branch
+	// reads alone; a root branch has Parent == its own index and Fork 0, every
+	// other one follows its parent.
 	Parent uint32
 	Fork   int32
 	IDs    []int32
 	// Logprobs are those of the distribution sampled from (after temperature
-	// and filters), NaN where Writer is not Policy. len(Logprobs) == len(IDs).
+	// and filters), in nats: finite and <= 0 in Policy runs, NaN or the
+	// teacher's in Expert runs, NaN elsewhere. len(Logprobs) == len(IDs).
 	Logprobs []float32
-	// Runs partition [0, len(IDs)).
+	// Runs partition [0, len(IDs)); neighbours differ in writer or version.
 	Runs []Run
 	// Accepted says that this branch's outcome is the log's outcome; the
-	// others are rejected alternatives.
+	// others are rejected alternatives. More than one is accepted where a
+	// template rewrote history and the trajectory had to fork.
 	Accepted bool
 }
 
@@ -138,9 +152,13 @@ type Meta struct {
 
 // Log is the record of one rollout.
 type Log struct {
-	ID       string
-	Tier     Tier
-	Meta     Meta
+	ID   string
+	Tier Tier
+	Meta Meta
+	// Outcome is the Seq of the event that ends the accepted history: it and
+	// its ancestors are accepted, other events are rejected alternatives or
+	// partial pieces. 0 means the last event that is not partial.
+	Outcome  uint32
 	Events   []Event
 	Branches []Branch
 }
