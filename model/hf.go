@@ -152,11 +152,16 @@ func readHF(c Config, st shards) (*Weights, error) {
 	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
 	used := map[string]bool{}
 	for _, s := range slots(c, w) {
-		if st[s.name] == nil {
+		file := st[s.name]
+		if file == nil {
 			return nil, fmt.Errorf("%w: tensor %q of the architecture in config.json is missing", ErrFormat, s.name)
 		}
+		// Check before allocating: the configuration may lie about sizes.
+		if got := file.tensors[s.name].Shape; !slices.Equal(got, s.shape) {
+			return nil, fmt.Errorf("%w: tensor %q has shape %v, config.json wants %v", ErrFormat, s.name, got, s.shape)
+		}
 		*s.data = make([]float32, shapeLen(s.shape))
-		if err := st[s.name].ReadF32(s.name, s.shape, *s.data); err != nil {
+		if err := file.ReadF32(s.name, s.shape, *s.data); err != nil {
 			return nil, err
 		}
 		used[s.name] = true

@@ -51,7 +51,7 @@ type Model struct {
 	// StopIDs end a generation: every end-of-sequence id that the model's files
 	// name (config.json, generation_config.json or GGUF metadata).
 	StopIDs []int32
-	Digest    string // "blake3:<hex>" over config and tensors as loaded
+	Digest  string // "blake3:<hex>" over config and tensors as loaded
 }
 
 // Projection names, in the order they stand in a layer's flat LoRA vector.

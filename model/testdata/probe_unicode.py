@@ -1,0 +1,43 @@
+# Writes the general category, white space and numeric property of every code
+# point as the Hugging Face tokenizers library sees them: input of genunicode.go.
+# usage: python3 probe_unicode.py OUT.json      (needs: pip install tokenizers)
+import json
+import sys
+
+from tokenizers import Regex, pre_tokenizers
+
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
+BLOCK = 4096
+
+
+def matching(pattern):
+    split = pre_tokenizers.Split(Regex(pattern), "removed")
+    for i in range(0, len(CODE_POINTS), BLOCK):
+        block = CODE_POINTS[i : i + BLOCK]
+        kept = set()
+        for _, (a, b) in split.pre_tokenize_str("".join(map(chr, block))):
+            kept.update(range(a, b))
+        yield from (c for j, c in enumerate(block) if j not in kept)
+
+
+def numeric():
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    return (c for c in CODE_POINTS if len(digits.pre_tokenize_str("a" + chr(c))) == 2)
+
+
+def ranges(points):
+    out = []
+    for c in points:
+        if out and out[-1][1] == c - 1:
+            out[-1][1] = c
+        else:
+            out.append([c, c])
+    return out
+
+
+probe = {cat: ranges(matching(r"\p{%s}" % cat)) for cat in CATEGORIES}
+probe["space"] = ranges(matching(r"\s"))
+probe["numeric"] = ranges(numeric())
+with open(sys.argv[1], "w") as f:
+    json.dump(probe, f)
