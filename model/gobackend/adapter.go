@@ -1,0 +1,115 @@
+package gobackend
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+)
+
+// lora is an adapter (Hu et al. 2021, arXiv:2106.09685) in the form the
+// kernels want. It follows the fused projections of layer: the A matrices of
+// one input are stacked, so that u = scale*Ax is one product.
+type lora struct {
+	rank   int
+	scale  float32
+	layers [][4]loraLinear // by fused projection: qkv, o, gateUp, down
+}
+
+// The fused projections of a layer, as indexes.
+const (
+	fusedQKV = iota
+	fusedO
+	fusedGateUp
+	fusedDown
+)
+
+// fusedParts names the projections stacked in each fused one.
+var fusedParts = [4][]string{{"q_proj", "k_proj", "v_proj"}, {"o_proj"}, {"gate_proj", "up_proj"}, {"down_proj"}}
+
+// loraLinear is the adapter of one fused projection; no parts means none.
+type loraLinear struct {
+	in    int
+	width int       // rank * number of parts
+	a     []float32 // panels of A^T: B operand [in, width]
+	parts []loraPart
+}
+
+// loraPart is the adapter of one projection inside a fused one.
+type loraPart struct {
+	out, at    int       // output width and first output column
+	aRaw, bRaw []float32 // A [R, in], B [out, R], as in the flat vector
+	b          []float32 // panels of B^T: B operand [R, out]
+	aOff, bOff int       // where A and B stand in the flat vector
+}
+
+// newLoRA packs a flat vector of model.LoRALayout's order. The vector is kept:
+// the caller must not change it.
+func newLoRA(c model.Config, cfg model.LoRAConfig, params []float32, pool *f32.Pool) (*lora, error) {
+	layout, err := model.LoRALayout(c, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if len(params) != layout.Size() {
+		return nil, fmt.Errorf("adapter has %d numbers, rank %d on %v of this model wants %d", len(params), cfg.Rank, cfg.Targets, layout.Size())
+	}
+	l := &lora{rank: cfg.Rank, scale: float32(cfg.Scale()), layers: make([][4]loraLinear, c.NumHiddenLayers)}
+	next := 0 // LoRALayout walks layers and projections in our order, A before B
+	for i := range l.layers {
+		for f, names := range fusedParts {
+			at := 0
+			lin := &l.layers[i][f]
+			for _, name := range names {
+				out, in, err := model.ProjectionShape(c, name)
+				if err != nil {
+					return nil, err
+				}
+				if slices.Contains(cfg.Targets, name) {
+					a, b := layout[next], layout[next+1]
+					next += 2
+					part := loraPart{out: out, at: at, aOff: a.Offset, bOff: b.Offset,
+						aRaw: params[a.Offset : a.Offset+a.Len()], bRaw: params[b.Offset : b.Offset+b.Len()]}
+					part.b = make([]float32, f32.PackedLen(cfg.Rank, out))
+					f32.PackT(pool, part.b, part.bRaw, out, cfg.Rank, cfg.Rank)
+					lin.parts = append(lin.parts, part)
+					lin.in = in
+				}
+				at += out
+			}
+			lin.pack(cfg.Rank, pool)
+		}
+	}
+	return l, nil
+}
+
+// pack stacks the parts' A matrices and packs them.
+func (l *loraLinear) pack(rank int, pool *f32.Pool) {
+	if len(l.parts) == 0 {
+		return
+	}
+	l.width = rank * len(l.parts)
+	stacked := make([]float32, 0, l.width*l.in)
+	for _, p := range l.parts {
+		stacked = append(stacked, p.aRaw...)
+	}
+	l.a = make([]float32, f32.PackedLen(l.in, l.width))
+	f32.PackT(pool, l.a, stacked, l.width, l.in, l.in)
+}
+
+// at is the adapter of one fused projection; nil receiver and nil result mean
+// no adapter there.
+func (l *lora) at(layer, fused int) *loraLinear {
+	if l == nil || len(l.layers[layer][fused].parts) == 0 {
+		return nil
+	}
+	return &l.layers[layer][fused]
+}
+
+// scaling is the factor on B(Ax); a nil adapter has none.
+func (l *lora) scaling() float32 {
+	if l == nil {
+		return 0
+	}
+	return l.scale
+}

@@ -1,0 +1,336 @@
+package gobackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+	"github.com/skein-rl/skein/model/sample"
+)
+
+// ErrClosed is returned by a decoder or trainer after Close.
+var ErrClosed = errors.New("gobackend: closed")
+
+const (
+	prefillRows = 512      // rows of one forward pass of a prefill
+	splitBytes  = 24 << 20 // weights under which decoding splits rows, not products, over goroutines
+)
+
+// decoder implements model.Decoder.
+type decoder struct {
+	b       *backend
+	cfg     model.DecoderConfig
+	shape   cacheShape
+	slots   []*slotCache // nil until first used
+	adapter *lora
+	lanes   []*lane
+	closed  bool
+}
+
+// lane is the working memory of one goroutine's forward passes.
+type lane struct {
+	exec
+	acts   acts
+	angles []float32
+	logits []float32
+	tokens []int32
+	spans  []span
+}
+
+// NewDecoder implements model.Backend. A slot's cache is allocated when it is
+// first written: layers*kvHeads*MaxLen*(headDim + headDim padded to 32) floats.
+func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
+	var errs []error
+	if cfg.Slots < 1 {
+		errs = append(errs, fmt.Errorf("slots is %d, want at least 1", cfg.Slots))
+	}
+	if cfg.MaxLen < 2 || cfg.MaxLen > b.m.Config.MaxPositionEmbeddings {
+		errs = append(errs, fmt.Errorf("max_len is %d, want 2 to the model's max_position_embeddings, %d", cfg.MaxLen, b.m.Config.MaxPositionEmbeddings))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("gobackend: decoder: %w", err)
+	}
+	d := &decoder{b: b, cfg: cfg, shape: cacheShape{b.net.dims, f32.Pad(cfg.MaxLen)}, slots: make([]*slotCache, cfg.Slots)}
+	for range b.pool.Threads() {
+		d.lanes = append(d.lanes, &lane{})
+	}
+	return d, nil
+}
+
+// SetAdapter implements model.Decoder. It fails, keeping the old adapter, when
+// the new one is of another base or shape, or not finite.
+func (d *decoder) SetAdapter(a *model.Adapter) error {
+	if a == nil {
+		d.adapter = nil
+		return nil
+	}
+	if d.b.m.Digest != "" {
+		if err := a.CheckBase(d.b.m.Digest); err != nil {
+			return fmt.Errorf("gobackend: set adapter: %w", err)
+		}
+	}
+	if err := a.Check(d.b.m.Config); err != nil {
+		return fmt.Errorf("gobackend: set adapter: %w", err)
+	}
+	l, err := newLoRA(d.b.m.Config, a.LoRA, slices.Clone(a.Params), d.b.pool)
+	if err != nil {
+		return fmt.Errorf("gobackend: set adapter: %w", err)
+	}
+	d.adapter = l
+	return nil
+}
+
+// Len implements model.Decoder.
+func (d *decoder) Len(slot int) int {
+	if d.slots[slot] == nil {
+		return 0
+	}
+	return d.slots[slot].len
+}
+
+// Truncate implements model.Decoder; n beyond the cached length does nothing.
+func (d *decoder) Truncate(slot, n int) {
+	if c := d.slots[slot]; c != nil && n < c.len {
+		c.len = max(n, 0)
+	}
+}
+
+// CopyPrefix implements model.Decoder.
+func (d *decoder) CopyPrefix(dst, src, n int) error {
+	if err := errors.Join(d.checkSlot(dst), d.checkSlot(src)); err != nil {
+		return fmt.Errorf("gobackend: copy prefix: %w", err)
+	}
+	if n < 0 || n > d.Len(src) {
+		return fmt.Errorf("gobackend: copy prefix: %d tokens asked, slot %d holds %d", n, src, d.Len(src))
+	}
+	if dst == src {
+		d.Truncate(dst, n)
+		return nil
+	}
+	if n == 0 {
+		d.Truncate(dst, 0)
+		return nil
+	}
+	d.shape.copyPrefix(d.slot(dst), d.slots[src], n)
+	return nil
+}
+
+func (d *decoder) checkSlot(slot int) error {
+	if d.closed {
+		return ErrClosed
+	}
+	if slot < 0 || slot >= d.cfg.Slots {
+		return fmt.Errorf("slot %d, the decoder has 0 to %d", slot, d.cfg.Slots-1)
+	}
+	return nil
+}
+
+func (d *decoder) slot(i int) *slotCache {
+	if d.slots[i] == nil {
+		d.slots[i] = d.shape.newSlot()
+	}
+	return d.slots[i]
+}
+
+func (d *decoder) checkToken(id int32) error {
+	if id < 0 || int(id) >= d.b.net.vocab {
+		return fmt.Errorf("token %d, the vocabulary has 0 to %d: the tokenizer does not match the weights", id, d.b.net.vocab-1)
+	}
+	return nil
+}
+
+// Prefill implements model.Decoder. Rows are checked before anything is
+// computed. When ctx ends in the middle the tokens of the passes already run
+// stay cached: Len says how many.
+func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
+	seen := map[int]bool{}
+	for i, r := range rows {
+		err := d.checkSlot(r.Slot)
+		switch {
+		case err != nil:
+		case seen[r.Slot]:
+			err = fmt.Errorf("slot %d is listed twice", r.Slot)
+		case d.Len(r.Slot)+len(r.Tokens) > d.cfg.MaxLen:
+			err = fmt.Errorf("slot %d holds %d tokens and %d more exceed max_len %d", r.Slot, d.Len(r.Slot), len(r.Tokens), d.cfg.MaxLen)
+		}
+		seen[r.Slot] = true
+		for j, id := range r.Tokens {
+			if err == nil {
+				if err = d.checkToken(id); err != nil {
+					err = fmt.Errorf("index %d: %w", j, err)
+				}
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("gobackend: prefill: row %d: %w", i, err)
+		}
+	}
+	ln := d.lanes[0]
+	ln.pool = d.b.pool
+	for r, at := 0, 0; r < len(rows); {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("gobackend: prefill: %w", err)
+		}
+		ln.tokens, ln.spans = ln.tokens[:0], ln.spans[:0]
+		for r < len(rows) && len(ln.tokens) < prefillRows {
+			row := rows[r]
+			take := min(len(row.Tokens)-at, prefillRows-len(ln.tokens))
+			if take > 0 {
+				c := d.slot(row.Slot)
+				ln.spans = append(ln.spans, span{c, len(ln.tokens), take, c.len})
+				ln.tokens = append(ln.tokens, row.Tokens[at:at+take]...)
+				at += take
+			}
+			if at == len(row.Tokens) {
+				r, at = r+1, 0
+			}
+		}
+		if len(ln.tokens) > 0 {
+			d.forward(ln, true)
+		}
+	}
+	return nil
+}
+
+// forward runs ln.tokens through the layers, appends them to the caches of
+// ln.spans, and leaves the final residual in ln.acts.x. With cacheOnly the last
+// layer stops at its keys and values.
+func (d *decoder) forward(ln *lane, cacheOnly bool) {
+	n, a, rows := d.b.net, &ln.acts, len(ln.tokens)
+	a.resize(n.dims, rows)
+	ln.angles = resize(ln.angles, rows*n.headDim)
+	for _, sp := range ln.spans {
+		for r := range sp.rows {
+			n.rope.angles(ln.angles[(sp.row+r)*n.headDim:], sp.pos+r)
+		}
+	}
+	n.embedRows(&ln.exec, a.x, ln.tokens)
+	for l := range n.layers {
+		n.qkvRows(&ln.exec, l, d.adapter, a, ln.angles, rows)
+		d.shape.attendCache(&ln.exec, l, a, ln.spans)
+		if cacheOnly && l == len(n.layers)-1 {
+			break
+		}
+		n.midRows(&ln.exec, l, d.adapter, a, rows)
+		n.outRows(&ln.exec, l, d.adapter, a, a.x, rows)
+	}
+	for _, sp := range ln.spans {
+		sp.cache.len = sp.pos + sp.rows
+	}
+}
+
+// decodeRow is a row in progress.
+type decodeRow struct {
+	model.DecodeRow
+	index int
+	cache *slotCache
+	left  int
+	last  int32
+	out   *model.DecodeOut
+}
+
+// Decode implements model.Decoder. A row makes at most min(n, MaxNew) tokens,
+// and that many must fit in its slot even if it stops earlier. The newest
+// token of each row is returned but not cached: pass it as Last next time.
+// When ctx ends in the middle, the tokens made so far are returned with its
+// error.
+func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]model.DecodeOut, error) {
+	outs := make([]model.DecodeOut, len(rows))
+	active := make([]*decodeRow, 0, len(rows))
+	seen := map[int]bool{}
+	for i, r := range rows {
+		left := max(min(n, r.MaxNew), 0)
+		err := d.checkSlot(r.Slot)
+		switch {
+		case err != nil:
+		case seen[r.Slot]:
+			err = fmt.Errorf("slot %d is listed twice", r.Slot)
+		case d.Len(r.Slot)+left > d.cfg.MaxLen:
+			err = fmt.Errorf("slot %d holds %d tokens and %d more exceed max_len %d", r.Slot, d.Len(r.Slot), left, d.cfg.MaxLen)
+		default:
+			err = errors.Join(d.checkToken(r.Last), sample.Check(r.Sampling))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("gobackend: decode: row %d: %w", i, err)
+		}
+		seen[r.Slot] = true
+		if left > 0 {
+			active = append(active, &decodeRow{r, i, d.slot(r.Slot), left, r.Last, &outs[i]})
+		}
+	}
+	if len(active) == 0 {
+		return outs, ctx.Err()
+	}
+	// Few weights: each goroutine decodes its own rows to the end, with no
+	// meeting point. Many weights: all goroutines share each product, so that
+	// the weights are read once per step.
+	parts := 1
+	if d.b.net.bytes() <= splitBytes {
+		parts = min(d.b.pool.Threads(), len(active))
+	}
+	errs := make([]error, parts)
+	d.b.pool.For(parts, func(p int) {
+		ln := d.lanes[p]
+		ln.pool = nil
+		if parts == 1 {
+			ln.pool = d.b.pool
+		}
+		lo, hi := p*len(active)/parts, (p+1)*len(active)/parts
+		errs[p] = d.decodeLane(ctx, ln, active[lo:hi:hi])
+	})
+	if err := errors.Join(errs...); err != nil {
+		return outs, fmt.Errorf("gobackend: decode: %w", err)
+	}
+	return outs, nil
+}
+
+// decodeLane steps its rows until all are done.
+func (d *decoder) decodeLane(ctx context.Context, ln *lane, rows []*decodeRow) error {
+	n := d.b.net
+	for len(rows) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		ln.tokens, ln.spans = ln.tokens[:0], ln.spans[:0]
+		for i, r := range rows {
+			ln.tokens = append(ln.tokens, r.last)
+			ln.spans = append(ln.spans, span{r.cache, i, 1, r.cache.len})
+		}
+		d.forward(ln, false)
+		a := &ln.acts
+		ln.logits = resize(ln.logits, len(rows)*n.vocab)
+		ln.rmsNorm(a.xn, a.inv1, a.x, n.norm, n.eps, len(rows))
+		ln.project(ln.logits, a.xn, n.head, nil, 0, len(rows))
+		errs := make([]error, len(rows))
+		ln.pool.For(len(rows), func(i int) { errs[i] = rows[i].draw(ln.logits[i*n.vocab : (i+1)*n.vocab]) })
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		rows = slices.DeleteFunc(rows, func(r *decodeRow) bool { return r.left == 0 })
+	}
+	return nil
+}
+
+// draw samples the row's next token.
+func (r *decodeRow) draw(logits []float32) error {
+	id, lp, err := sample.Draw(logits, r.Sampling, r.cache.len)
+	if err != nil {
+		return fmt.Errorf("row %d, slot %d, position %d: %w", r.index, r.Slot, r.cache.len, err)
+	}
+	r.out.IDs, r.out.Logprobs = append(r.out.IDs, id), append(r.out.Logprobs, lp)
+	r.last = id
+	r.left--
+	if slices.Contains(r.Stop, id) {
+		r.out.Stopped, r.left = true, 0
+	}
+	return nil
+}
+
+// Close implements model.Decoder.
+func (d *decoder) Close() error {
+	d.closed, d.slots, d.lanes, d.adapter = true, make([]*slotCache, d.cfg.Slots), nil, nil
+	return nil
+}

@@ -1,0 +1,118 @@
+package gobackend
+
+import (
+	"math"
+
+	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+)
+
+const headRows = 256 // rows of logits held at once
+
+// headState is the language-model head on the S scored rows of a batch.
+type headState struct {
+	temperature float64
+	x, hn, inv  []float32 // [S, H] residual and normed rows, [S] reciprocal RMS
+	logits      []float32 // [headRows, V]
+	logp, ent   []float32 // [S]
+	dhn         []float32 // [S, H]
+	transposed  []float32 // panels of the head as B operand [V, H]
+}
+
+// forwardHead scores the batch: z = logits/T, logp = z_target - logsumexp(z),
+// entropy = logsumexp(z) - sum softmax(z) z.
+func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, s *headState) {
+	rows := len(b.rows)
+	s.temperature = temperature
+	s.x, s.hn, s.inv = resize(s.x, rows*n.hidden), resize(s.hn, rows*n.hidden), resize(s.inv, rows)
+	s.logp, s.ent = resize(s.logp, rows), resize(s.ent, rows)
+	for i, r := range b.rows {
+		copy(s.x[i*n.hidden:(i+1)*n.hidden], x[r*n.hidden:])
+	}
+	ex.rmsNorm(s.hn, s.inv, s.x, n.norm, n.eps, rows)
+	s.logits = resize(s.logits, min(rows, headRows)*n.vocab)
+	for lo := 0; lo < rows; lo += headRows {
+		m := min(headRows, rows-lo)
+		ex.project(s.logits, s.hn[lo*n.hidden:], n.head, nil, 0, m)
+		ex.pool.For(m, func(i int) {
+			s.logp[lo+i], s.ent[lo+i] = scoreRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), temperature)
+		})
+	}
+}
+
+// scoreRow turns logits into softmax terms, in place, after reading the
+// target's.
+func scoreRow(z []float32, target int, temperature float64) (logp, entropy float32) {
+	inv := 1 / temperature
+	top := float64(f32.Max(z))
+	zt := float64(z[target])
+	// The terms are recomputed from a copy in blocks: the weighted sum needs both.
+	var terms [256]float32
+	var sum, weighted float64
+	for lo := 0; lo < len(z); lo += len(terms) {
+		block := z[lo:min(len(z), lo+len(terms))]
+		e := terms[:copy(terms[:], block)]
+		f32.Exp(e, float32(inv), float32(-top*inv))
+		for i, v := range e {
+			sum += float64(v)
+			weighted += float64(v) * (float64(block[i]) - top)
+		}
+	}
+	log := math.Log(sum)
+	return float32((zt-top)*inv - log), float32(log - weighted*inv/sum)
+}
+
+// backwardHead computes dhn from the coefficients of logp and entropy, and in
+// full training the head's gradient. With p = softmax(z), z = logits/T:
+//
+//	dlogits = (dlogp (onehot - p) - dent p (log p + entropy)) / T
+func (n *net) backwardHead(ex *exec, b *batch, s *headState, dlogp, dent []float32, dHead []float32) {
+	rows := len(b.rows)
+	s.dhn = resize(s.dhn, rows*n.hidden)
+	s.transposed = resize(s.transposed, f32.PackedLen(n.vocab, n.hidden))
+	f32.Transpose(ex.pool, s.transposed, n.head.w, n.hidden, n.vocab)
+	for lo := 0; lo < rows; lo += headRows {
+		m := min(headRows, rows-lo)
+		ex.project(s.logits, s.hn[lo*n.hidden:], n.head, nil, 0, m)
+		ex.pool.For(m, func(i int) {
+			var de float32
+			if dent != nil {
+				de = dent[lo+i]
+			}
+			gradRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), s.temperature, s.ent[lo+i], dlogp[lo+i], de)
+		})
+		f32.Gemm(ex.pool, m, n.hidden, n.vocab, f32.A{Data: s.logits, RowStride: n.vocab, ColStride: 1},
+			f32.Packed(s.transposed, n.vocab), s.dhn[lo*n.hidden:], n.hidden, false)
+		if dHead != nil {
+			ex.outer(dHead, s.logits, n.vocab, n.vocab, s.hn[lo*n.hidden:], n.hidden, m)
+		}
+	}
+}
+
+// gradRow replaces logits by the gradient with respect to them.
+func gradRow(z []float32, target int, temperature float64, entropy, dlogp, dent float32) {
+	if dlogp == 0 && dent == 0 {
+		clear(z)
+		return
+	}
+	inv := float32(1 / temperature)
+	top := f32.Max(z) * inv
+	var terms [256]float32
+	var sum float64
+	for lo := 0; lo < len(z); lo += len(terms) {
+		block := z[lo:min(len(z), lo+len(terms))]
+		e := terms[:copy(terms[:], block)]
+		f32.Exp(e, inv, -top)
+		sum += float64(f32.Sum(e))
+	}
+	lse := top + float32(math.Log(sum))
+	for lo := 0; lo < len(z); lo += len(terms) {
+		block := z[lo:min(len(z), lo+len(terms))]
+		p := terms[:copy(terms[:], block)]
+		f32.Exp(p, inv, -lse)
+		for i, v := range p {
+			logp := block[i]*inv - lse
+			block[i] = -inv * v * (dlogp + dent*(logp+entropy))
+		}
+	}
+	z[target] += inv * dlogp
+}

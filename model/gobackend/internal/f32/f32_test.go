@@ -1,0 +1,182 @@
+package f32
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func random(r *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+	}
+	return x
+}
+
+// naive is the product in float64, with the sum of |a*b| as error scale.
+func naive(m, n, k int, a A, bt []float32, c []float32, acc bool) (want, scale []float64) {
+	want, scale = make([]float64, m*n), make([]float64, m*n)
+	for i := range m {
+		for j := range n {
+			var s, mag float64
+			if acc {
+				s = float64(c[i*n+j])
+			}
+			for t := range k {
+				v := float64(a.Data[i*a.RowStride+t*a.ColStride]) * float64(bt[j*k+t])
+				s += v
+				mag += math.Abs(v)
+			}
+			want[i*n+j], scale[i*n+j] = s, mag+1
+		}
+	}
+	return want, scale
+}
+
+func TestGemmMatchesFloat64(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m, n, k := rapid.IntRange(1, 40).Draw(t, "m"), rapid.IntRange(1, 80).Draw(t, "n"), rapid.IntRange(0, 70).Draw(t, "k")
+		acc, trans := rapid.Bool().Draw(t, "acc"), rapid.Bool().Draw(t, "trans")
+		threads := rapid.IntRange(1, 3).Draw(t, "threads")
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		a := A{Data: random(r, m*k), RowStride: k, ColStride: 1}
+		if trans {
+			a.RowStride, a.ColStride = 1, m
+		}
+		w, c := random(r, n*k), random(r, m*n)
+		want, scale := naive(m, n, k, a, w, c, acc)
+		b := make([]float32, PackedLen(k, n))
+		PackT(NewPool(threads), b, w, n, k, k)
+		Gemm(NewPool(threads), m, n, k, a, Packed(b, k), c, n, acc)
+		for i := range want {
+			if math.Abs(float64(c[i])-want[i]) > 2e-6*scale[i] {
+				t.Fatalf("element %d: %v, want %v", i, c[i], want[i])
+			}
+		}
+	})
+}
+
+// TestRowsDoNotDependOnTheBatch: a row alone, in any batch, on any number of
+// goroutines gives the same bits.
+func TestRowsDoNotDependOnTheBatch(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	const m, n, k = 301, 133, 77
+	a, w := random(r, m*k), random(r, n*k)
+	b := make([]float32, PackedLen(k, n))
+	PackT(nil, b, w, n, k, k)
+	whole := make([]float32, m*n)
+	Gemm(NewPool(4), m, n, k, A{a, k, 1}, Packed(b, k), whole, n, false)
+	for size := 1; size <= 40; size++ {
+		got := make([]float32, m*n)
+		for lo := 0; lo < m; lo += size {
+			rows := min(size, m-lo)
+			Gemm(nil, rows, n, k, A{a[lo*k:], k, 1}, Packed(b, k), got[lo*n:], n, false)
+		}
+		require.Equal(t, whole, got, "batches of %d", size)
+	}
+	// Splitting the contracted index with acc continues the same chain.
+	got := make([]float32, m*n)
+	Gemm(nil, m, n, 30, A{a, k, 1}, Packed(b, k), got, n, false)
+	tail := Packed(b, k)
+	tail.Data = tail.Data[30*PanelWidth:]
+	Gemm(nil, m, n, k-30, A{a[30:], k, 1}, tail, got, n, true)
+	require.Equal(t, whole, got)
+}
+
+func TestPacking(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	const n, k = 70, 45
+	w := random(r, n*k)
+	fwd, bwd, back := make([]float32, PackedLen(k, n)), make([]float32, PackedLen(n, k)), make([]float32, PackedLen(n, k))
+	PackT(nil, fwd, w, n, k, k)
+	PackN(nil, bwd, w, n, k, k)
+	Transpose(NewPool(2), back, fwd, k, n)
+	require.Equal(t, bwd, back)
+	col := make([]float32, k)
+	for j := range n {
+		Column(col, fwd, k, j)
+		require.Equal(t, w[j*k:(j+1)*k], col)
+	}
+}
+
+func TestExp(t *testing.T) {
+	var x []float32
+	for v := float32(-90); v < 90; v += 0.0371 {
+		x = append(x, v)
+	}
+	got := append([]float32(nil), x...)
+	Exp(got, 1, 0)
+	for i, v := range x {
+		want := math.Exp(float64(min(max(v, expMin), expMax)))
+		require.InEpsilon(t, want, float64(got[i]), 3e-7, "exp(%v)", v)
+	}
+	y := []float32{float32(math.NaN()), float32(math.Inf(-1)), float32(math.Inf(1)), 1}
+	Exp(y, 0.5, -0.5)
+	require.True(t, math.IsNaN(float64(y[0])))
+	require.Less(t, y[1], float32(1e-37))
+	require.Greater(t, y[2], float32(1e38))
+	require.Equal(t, float32(1), y[3])
+}
+
+func TestSumIgnoresZeroPadding(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for n := 1; n < 70; n++ {
+		x := random(r, n)
+		require.Equal(t, Sum(x), Sum(append(append([]float32(nil), x...), make([]float32, 37)...)))
+	}
+}
+
+func TestPool(t *testing.T) {
+	for _, threads := range []int{0, 1, 3} {
+		p := NewPool(threads)
+		hits := make([]int, 100)
+		p.For(100, func(i int) { hits[i]++ })
+		p.Rows(100, 7, func(lo, hi int) {
+			for i := lo; i < hi; i++ {
+				hits[i]++
+			}
+		})
+		for i, h := range hits {
+			require.Equal(t, 2, h, "index %d", i)
+		}
+		require.PanicsWithValue(t, "boom", func() {
+			p.For(8, func(i int) {
+				if i == 3 {
+					panic("boom")
+				}
+			})
+		})
+	}
+}
+
+func BenchmarkGemm(b *testing.B) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, s := range [][3]int{{1, 576, 576}, {16, 1536, 576}, {16, 384, 128}, {512, 128, 128}, {512, 384, 128}, {512, 1536, 576}, {512, 576, 1536}} {
+		for _, threads := range []int{1, 2} {
+			m, n, k := s[0], s[1], s[2]
+			b.Run(fmt.Sprintf("%dx%dx%d/threads=%d", m, n, k, threads), func(b *testing.B) {
+				a, w, c := random(r, m*k), random(r, n*k), make([]float32, m*n)
+				pk := make([]float32, PackedLen(k, n))
+				PackT(nil, pk, w, n, k, k)
+				p := NewPool(threads)
+				for b.Loop() {
+					Gemm(p, m, n, k, A{a, k, 1}, Packed(pk, k), c, n, false)
+				}
+				b.ReportMetric(2*float64(m)*float64(n)*float64(k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		}
+	}
+}
+
+func BenchmarkExp(b *testing.B) {
+	x := make([]float32, 4096)
+	for b.Loop() {
+		Exp(x, 1, -1)
+	}
+	b.SetBytes(4 * 4096)
+}

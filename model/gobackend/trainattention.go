@@ -1,0 +1,173 @@
+package gobackend
+
+import (
+	"math"
+
+	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+)
+
+// Attention of packed prefix groups. Each (group, key/value head) is one task.
+// The prompt's keys and values are stored once, at positions [0, P); each
+// member's follow them in the same buffers and are overwritten by the next
+// member's. The forward pass is hence the decoder's, bit for bit.
+
+// headKV are the keys and values of one key/value head of one sequence, in the
+// forms the products of both passes want.
+type headKV struct {
+	keys   []float32 // panels [cap/32][D][32], B operand [D, positions]
+	values []float32 // rows [cap][D padded], B operand [positions, D]
+	// backward only
+	keyRows    []float32 // rows [cap][D padded]
+	valPanels  []float32 // panels like keys
+	dKeys      []float32 // rows [cap][D padded]
+	dValues    []float32
+	p, dp      []float32 // [queryBlock, cap] probabilities, their gradient
+	qRows, dos []float32 // rows [queryBlock][D padded]
+}
+
+// zeroed returns n zeros, reusing s.
+func zeroed(s []float32, n int) []float32 {
+	s = resize(s, n)
+	clear(s)
+	return s
+}
+
+func (kv *headKV) reset(d dims, capacity int, backward bool) {
+	c := f32.Pad(capacity)
+	kv.keys, kv.values = zeroed(kv.keys, c*d.headDim), zeroed(kv.values, c*d.hdPad)
+	if backward {
+		kv.keyRows, kv.valPanels = zeroed(kv.keyRows, c*d.hdPad), zeroed(kv.valPanels, c*d.headDim)
+		kv.dKeys, kv.dValues = zeroed(kv.dKeys, c*d.hdPad), zeroed(kv.dValues, c*d.hdPad)
+		kv.qRows, kv.dos = zeroed(kv.qRows, queryBlock*d.hdPad), zeroed(kv.dos, queryBlock*d.hdPad)
+	}
+}
+
+// load stores rows of qkv as positions from pos on.
+func (kv *headKV) load(d dims, head int, qkv []float32, r run, pos int, backward bool) {
+	for i := range r.n {
+		row := qkv[(r.row+i)*d.qkv:]
+		k, v := row[d.q+head*d.headDim:], row[d.q+d.kv+head*d.headDim:]
+		d.store(kv.keys, kv.values, pos+i, k, v)
+		if backward {
+			d.store(kv.valPanels, kv.keyRows, pos+i, v, k)
+		}
+	}
+}
+
+// attendGroups computes a.qkv -> a.att and a.lse for a packed batch.
+func (d dims) attendGroups(ex *exec, b *batch, a *acts) {
+	a.lse = resize(a.lse, len(b.tokens)*d.heads)
+	ex.pool.For(len(b.groups)*d.kvHeads, func(t int) {
+		g, head := b.groups[t/d.kvHeads], t%d.kvHeads
+		kv := kvBuffers.Get().(*headKV)
+		defer kvBuffers.Put(kv)
+		kv.reset(d, g.longest(), false)
+		for _, s := range g.sequences() {
+			kv.load(d, head, a.qkv, s.run, s.pos, false)
+			d.attendRun(kv, head, s, a)
+		}
+	})
+}
+
+// sequence is a run of rows at consecutive positions of a group.
+type sequence struct {
+	run
+	pos int
+}
+
+// sequences lists the prompt, then the members with rows.
+func (g packedGroup) sequences() []sequence {
+	out := []sequence{{run{g.row, g.prompt}, 0}}
+	for _, m := range g.members {
+		if m.n > 0 {
+			out = append(out, sequence{m, g.prompt})
+		}
+	}
+	return out
+}
+
+func (d dims) attendRun(kv *headKV, head int, s sequence, a *acts) {
+	keys := f32.Packed(kv.keys, d.headDim)
+	values := f32.B{Data: kv.values, PanelStride: f32.PanelWidth, RowStride: d.hdPad}
+	for lo := 0; lo < s.n; lo += queryBlock {
+		rows, first := min(queryBlock, s.n-lo), s.row+lo
+		for h := head * d.group; h < (head+1)*d.group; h++ {
+			at := h * d.headDim
+			d.attend(&kv.p, a.qkv[first*d.qkv+at:], d.qkv, keys, values, rows, s.pos+lo, 1,
+				a.att[first*d.q+at:], d.q, a.lse[first*d.heads+h:])
+		}
+	}
+}
+
+// attendGroupsBackward computes dqkv [N, Q+2KV] from the gradient datt [N, Q].
+// With P the probabilities, O the output and s the score scale:
+//
+//	dP = dO V^T,  dS = s P (dP - rowsum(dO O)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
+func (d dims) attendGroupsBackward(ex *exec, b *batch, a *acts, datt, dqkv []float32) {
+	ex.pool.For(len(b.groups)*d.kvHeads, func(t int) {
+		g, head := b.groups[t/d.kvHeads], t%d.kvHeads
+		kv := kvBuffers.Get().(*headKV)
+		defer kvBuffers.Put(kv)
+		kv.reset(d, g.longest(), true)
+		seqs := g.sequences()
+		for i, s := range seqs {
+			kv.load(d, head, a.qkv, s.run, s.pos, true)
+			d.attendRunBackward(kv, head, s, a, datt, dqkv)
+			if i > 0 { // a member's own keys and values are done; the prompt's collect from all
+				kv.flush(d, head, s, dqkv)
+			}
+		}
+		kv.flush(d, head, seqs[0], dqkv)
+	})
+}
+
+// flush moves the key and value gradients of a run into dqkv and clears them.
+func (kv *headKV) flush(d dims, head int, s sequence, dqkv []float32) {
+	for i := range s.n {
+		row := dqkv[(s.row+i)*d.qkv:]
+		at := (s.pos + i) * d.hdPad
+		copy(row[d.q+head*d.headDim:d.q+(head+1)*d.headDim], kv.dKeys[at:])
+		copy(row[d.q+d.kv+head*d.headDim:d.q+d.kv+(head+1)*d.headDim], kv.dValues[at:])
+		clear(kv.dKeys[at : at+d.hdPad])
+		clear(kv.dValues[at : at+d.hdPad])
+	}
+}
+
+func (d dims) attendRunBackward(kv *headKV, head int, s sequence, a *acts, datt, dqkv []float32) {
+	rowsB := func(data []float32) f32.B {
+		return f32.B{Data: data, PanelStride: f32.PanelWidth, RowStride: d.hdPad}
+	}
+	scale := d.scoreScale()
+	for lo := 0; lo < s.n; lo += queryBlock {
+		rows, first, pos := min(queryBlock, s.n-lo), s.row+lo, s.pos+lo
+		seen := pos + rows
+		ld := f32.Pad(seen)
+		kv.p, kv.dp = resize(kv.p, rows*ld), resize(kv.dp, rows*ld)
+		for h := head * d.group; h < (head+1)*d.group; h++ {
+			at := h * d.headDim
+			q, do, out := a.qkv[first*d.qkv+at:], datt[first*d.q+at:], a.att[first*d.q+at:]
+			f32.Gemm(nil, rows, ld, d.headDim, f32.A{Data: q, RowStride: d.qkv, ColStride: 1}, f32.Packed(kv.keys, d.headDim), kv.p, ld, false)
+			f32.Gemm(nil, rows, ld, d.headDim, f32.A{Data: do, RowStride: d.q, ColStride: 1}, f32.Packed(kv.valPanels, d.headDim), kv.dp, ld, false)
+			for i := range rows {
+				n := pos + i + 1
+				p, dp := kv.p[i*ld:i*ld+seen], kv.dp[i*ld:i*ld+seen]
+				f32.Exp(p[:n], scale, -a.lse[(first+i)*d.heads+h])
+				clear(p[n:])
+				doRow := do[i*d.q : i*d.q+d.headDim]
+				delta := f32.Dot(doRow, out[i*d.q:i*d.q+d.headDim])
+				for j, v := range p[:n] {
+					dp[j] = scale * v * (dp[j] - delta)
+				}
+				clear(dp[n:])
+				copy(kv.qRows[i*d.hdPad:], q[i*d.qkv:i*d.qkv+d.headDim])
+				copy(kv.dos[i*d.hdPad:], doRow)
+			}
+			f32.Gemm(nil, rows, d.headDim, seen, f32.A{Data: kv.dp, RowStride: ld, ColStride: 1}, rowsB(kv.keyRows), dqkv[first*d.qkv+at:], d.qkv, false)
+			f32.Gemm(nil, seen, d.headDim, rows, f32.A{Data: kv.dp, RowStride: 1, ColStride: ld}, rowsB(kv.qRows), kv.dKeys, d.hdPad, true)
+			f32.Gemm(nil, seen, d.headDim, rows, f32.A{Data: kv.p, RowStride: 1, ColStride: ld}, rowsB(kv.dos), kv.dValues, d.hdPad, true)
+		}
+	}
+}
+
+// logSumExp joins what softmaxTerms returned.
+func logSumExp(top, sum float32) float32 { return top + float32(math.Log(float64(sum))) }

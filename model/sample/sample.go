@@ -1,0 +1,245 @@
+// Package sample draws tokens from logits. A draw is a pure function of the
+// logits, the sampling parameters and the position: no state, no order of
+// calls, nothing of the rest of a batch. Replaying a recorded rollout with the
+// same logits gives the same tokens.
+package sample
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/skein-rl/skein/model"
+)
+
+// ErrNonFinite marks logits that hold a NaN or +Inf, or nothing but -Inf.
+var ErrNonFinite = errors.New("sample: logits are not finite")
+
+// Check reports every impossible sampling parameter, by field and value.
+func Check(s model.Sampling) error {
+	var errs []error
+	if !(s.Temperature >= 0) || math.IsInf(s.Temperature, 0) {
+		errs = append(errs, fmt.Errorf("temperature is %v, want 0 (greedy) or a finite number above", s.Temperature))
+	}
+	if !(s.TopP >= 0 && s.TopP <= 1) {
+		errs = append(errs, fmt.Errorf("top_p is %v, want 0 to 1 (0 and 1 switch it off)", s.TopP))
+	}
+	if s.TopK < 0 {
+		errs = append(errs, fmt.Errorf("top_k is %d, want 0 (off) or more", s.TopK))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("sample: %w", err)
+	}
+	return nil
+}
+
+// Draw samples one token. Position is the index in the sequence of the token
+// to be drawn; with Seed it determines the uniform number of the draw.
+//
+// The logits are divided by the temperature before the softmax; then the TopK
+// most likely tokens are kept; then the smallest set of most likely ones whose
+// renormalised mass reaches TopP, the token that crosses it included (Holtzman
+// et al. 2020, arXiv:1904.09751, equation 2). Of equal logits the lower id
+// counts as more likely. The logprob is that of the distribution actually
+// sampled from. Temperature 0 takes the most likely token (filters have no
+// effect on it) and returns its logprob under the untempered softmax.
+//
+// Logits are not changed. Minus infinity is a token that cannot be drawn.
+func Draw(logits []float32, s model.Sampling, position int) (id int32, logprob float32, err error) {
+	if err := Check(s); err != nil {
+		return 0, 0, err
+	}
+	best, err := argmax(logits)
+	if err != nil {
+		return 0, 0, err
+	}
+	top := float64(logits[best])
+	if s.Temperature == 0 {
+		var sum float64
+		for _, v := range logits {
+			sum += math.Exp(float64(v) - top)
+		}
+		return int32(best), float32(-math.Log(sum)), nil
+	}
+	u := uniform(s.Seed, uint64(position))
+	inv := 1 / s.Temperature
+	if (s.TopK == 0 || s.TopK >= len(logits)) && (s.TopP == 0 || s.TopP == 1) {
+		return drawAll(logits, top, inv, u)
+	}
+	return drawFiltered(logits, top, inv, u, s)
+}
+
+func argmax(logits []float32) (int, error) {
+	if len(logits) == 0 {
+		return 0, fmt.Errorf("%w: there are none", ErrNonFinite)
+	}
+	best := 0
+	for i, v := range logits {
+		if v > logits[best] {
+			best = i
+		}
+		if v != v || v > math.MaxFloat32 {
+			return 0, fmt.Errorf("%w: logit of token %d is %v", ErrNonFinite, i, v)
+		}
+	}
+	if logits[best] < -math.MaxFloat32 {
+		return 0, fmt.Errorf("%w: all %d are -Inf", ErrNonFinite, len(logits))
+	}
+	return best, nil
+}
+
+// drawAll inverts the cumulative distribution in the order of ids.
+func drawAll(logits []float32, top, inv, u float64) (int32, float32, error) {
+	probs := make([]float64, len(logits))
+	var sum float64
+	for i, v := range logits {
+		probs[i] = math.Exp((float64(v) - top) * inv)
+		sum += probs[i]
+	}
+	id := invert(probs, u*sum)
+	return int32(id), float32((float64(logits[id])-top)*inv - math.Log(sum)), nil
+}
+
+// invert finds the first index whose cumulative mass exceeds target; rounding
+// at the end falls back to the last index with mass.
+func invert(mass []float64, target float64) int {
+	last, cum := 0, 0.0
+	for i, p := range mass {
+		if p > 0 {
+			cum += p
+			last = i
+			if cum > target {
+				break
+			}
+		}
+	}
+	return last
+}
+
+// ranked is a token with its unnormalised probability.
+type ranked struct {
+	id int32
+	z  float32
+	p  float64
+}
+
+func byLikelihood(a, b ranked) int {
+	switch {
+	case a.z > b.z:
+		return -1
+	case a.z < b.z:
+		return 1
+	}
+	return int(a.id) - int(b.id)
+}
+
+func drawFiltered(logits []float32, top, inv, u float64, s model.Sampling) (int32, float32, error) {
+	all := make([]ranked, 0, len(logits))
+	for i, v := range logits {
+		if p := math.Exp((float64(v) - top) * inv); p > 0 {
+			all = append(all, ranked{int32(i), v, p})
+		}
+	}
+	// Tokens are taken from a heap: a filter usually keeps few of many.
+	heapify(all)
+	limit := len(all)
+	if s.TopK > 0 {
+		limit = min(limit, s.TopK)
+	}
+	kept := make([]ranked, 0, min(limit, 64))
+	var target float64
+	if s.TopP > 0 && s.TopP < 1 {
+		mass := 0.0
+		if limit < len(all) {
+			// The mass to reach is that of the top-k set, known only after it.
+			for len(kept) < limit {
+				kept, all = append(kept, all[0]), pop(all)
+			}
+			for _, r := range kept {
+				mass += r.p
+			}
+			target = s.TopP * mass
+		} else {
+			for _, r := range all {
+				mass += r.p
+			}
+			target = s.TopP * mass
+			cum := 0.0
+			for len(all) > 0 && cum < target {
+				cum += all[0].p
+				kept, all = append(kept, all[0]), pop(all)
+			}
+		}
+		cum := 0.0
+		for i, r := range kept {
+			if cum += r.p; cum >= target {
+				kept = kept[:i+1]
+				break
+			}
+		}
+	} else {
+		for len(kept) < limit {
+			kept, all = append(kept, all[0]), pop(all)
+		}
+	}
+	var sum float64
+	for _, r := range kept {
+		sum += r.p
+	}
+	// Ids ascend, as in drawAll: keeping every token draws the same one.
+	slices.SortFunc(kept, func(a, b ranked) int { return int(a.id) - int(b.id) })
+	target, cum := u*sum, 0.0
+	pick := kept[len(kept)-1]
+	for _, r := range kept {
+		if cum += r.p; cum > target {
+			pick = r
+			break
+		}
+	}
+	return pick.id, float32((float64(pick.z)-top)*inv - math.Log(sum)), nil
+}
+
+// heapify makes h a heap with the most likely token first.
+func heapify(h []ranked) {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		sift(h, i)
+	}
+}
+
+func pop(h []ranked) []ranked {
+	n := len(h) - 1
+	h[0] = h[n]
+	sift(h[:n], 0)
+	return h[:n]
+}
+
+func sift(h []ranked, i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			return
+		}
+		if child+1 < len(h) && byLikelihood(h[child+1], h[child]) < 0 {
+			child++
+		}
+		if byLikelihood(h[i], h[child]) <= 0 {
+			return
+		}
+		h[i], h[child] = h[child], h[i]
+		i = child
+	}
+}
+
+// uniform is a number in [0, 1) from a counter hash of seed and position: the
+// finaliser of SplitMix64 (Steele et al. 2014) over both, twice.
+func uniform(seed, position uint64) float64 {
+	h := mix(mix(seed+0x9e3779b97f4a7c15) + position*0xd1342543de82ef95)
+	return float64(h>>11) / (1 << 53)
+}
+
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
