@@ -64,10 +64,14 @@ type Task struct {
 	System string
 	User   string
 	Tools  []tool.Spec
-	// NewEnv makes the task's private tool environment for one rollout.
+	// NewEnv makes the task's private tool environment for one rollout. The
+	// calls of one turn run concurrently, so Call is safe for concurrent use.
 	NewEnv func() tool.Env
 	// Score judges the finished episode in [0,1]; error = the reward broke.
 	Score func(Episode) (float64, error)
+	// SingleTurn ends the episode, well, once the calls of its first calling
+	// turn are executed: single-call benchmarks judge the call alone.
+	SingleTurn bool
 	// Demo, when the source has demonstrations, is a correct assistant
 	// trajectory for supervised warm-up: alternating assistant calls and the
 	// final answer. Tool results come from running Env.

@@ -115,15 +115,17 @@ func (r *Registry) Call(ctx context.Context, call Call) (string, error) {
 
 // Bounded runs f for at most limit and turns a panic into an error. When the
 // time is over it returns at once with ErrTimeout, even if f ignores its
-// context; f then ends by itself and its result is dropped (P8).
-func Bounded(ctx context.Context, limit time.Duration, f func(context.Context) (string, error)) (string, error) {
-	if err := ctx.Err(); err != nil {
-		return "", err
+// context; f then ends by itself and its result is dropped (P8). When ctx ends
+// first, the error is ctx's cause.
+func Bounded[T any](ctx context.Context, limit time.Duration, f func(context.Context) (T, error)) (T, error) {
+	var zero T
+	if ctx.Err() != nil {
+		return zero, context.Cause(ctx)
 	}
-	callCtx, cancel := context.WithTimeout(ctx, limit)
+	callCtx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w after %v", ErrTimeout, limit))
 	type result struct {
-		text string
-		err  error
+		value T
+		err   error
 	}
 	done := make(chan result, 1)
 	go func() {
@@ -135,28 +137,25 @@ func Bounded(ctx context.Context, limit time.Duration, f func(context.Context) (
 			}
 			done <- res
 		}()
-		res.text, res.err = f(callCtx)
+		res.value, res.err = f(callCtx)
 	}()
-	late := func() error {
-		if err := ctx.Err(); err != nil {
-			return err // the caller's own deadline or cancellation
-		}
-		return fmt.Errorf("%w after %v", ErrTimeout, limit)
-	}
+	var res result
 	select {
-	case res := <-done:
-		if res.err != nil && errors.Is(res.err, context.DeadlineExceeded) && callCtx.Err() != nil {
-			return "", late()
-		}
-		return res.text, res.err
+	case res = <-done:
 	case <-callCtx.Done():
 		select {
-		case res := <-done: // finished at the same moment
-			if res.err == nil {
-				return res.text, nil
-			}
+		case res = <-done: // finished at the same moment, or cancel ran first
 		default:
+			return zero, context.Cause(callCtx)
 		}
-		return "", late()
 	}
+	if res.err != nil {
+		if errors.Is(res.err, context.DeadlineExceeded) || errors.Is(res.err, context.Canceled) {
+			if cause := context.Cause(callCtx); cause != nil && cause != context.Canceled {
+				return zero, cause
+			}
+		}
+		return zero, res.err
+	}
+	return res.value, nil
 }

@@ -1,0 +1,141 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+
+	"github.com/skein-rl/skein/agent/tool"
+	"github.com/skein-rl/skein/rollout"
+)
+
+// A model trained on flawless demonstrations of Store leaves reinforcement
+// learning nothing to improve, and one trained on random mistakes is still
+// right when it decodes greedily, because each mistake is rarer than the right
+// step. So the mistakes are habits: about half of the questions have one,
+// decided by what is asked, and a demonstration of such a question shows it with
+// probability noiseRate. Above one half the habit becomes the likeliest step:
+// the trained model is right on the other half, greedily too, and sampling
+// still finds the right way on all of them.
+
+type habit int
+
+const (
+	cleanHabit habit = iota
+	stopEarly        // states the first looked-up number without calculating
+	wrongTool        // asks for the stock instead of the price, or the reverse
+	wrongItem        // looks up the item listed next to the one asked for
+	wrongExpr        // forgets the first quantity, or subtracts the wrong way round
+)
+
+// habitOf says which mistake belongs to a question.
+func (p storeProblem) habitOf() habit {
+	switch first := p.items[0]; {
+	case p.kind != stockDifference && p.counts[0] >= 8:
+		return stopEarly
+	case first == "lamps" || first == "books":
+		return wrongTool
+	case first == "hats":
+		return wrongItem
+	case p.kind == costOfTwo && (p.counts[1] == 2 || p.counts[1] == 4):
+		return wrongExpr
+	case p.kind == stockDifference && (first == "keys" || first == "fans" || first == "mugs"):
+		return wrongExpr
+	}
+	return cleanHabit
+}
+
+// demo is the assistant's side of an episode that shows a habit.
+func (p storeProblem) demo(h habit) []rollout.Turn {
+	look, items := p.lookup(), slices.Clone(p.items)
+	tools := make([]string, len(items))
+	for i := range tools {
+		tools[i] = look
+	}
+	switch h {
+	case wrongTool:
+		tools[0] = map[string]string{"price": "stock", "stock": "price"}[look]
+	case wrongItem:
+		items[0] = storeItems[(slices.Index(storeItems, items[0])+1)%len(storeItems)]
+	}
+	shelf := map[string]map[string]int{"price": p.price, "stock": p.stock}
+	calls := make([]tool.Call, len(items))
+	values := make([]int, len(items))
+	for i, it := range items {
+		calls[i] = tool.Call{Name: tools[i], Arguments: []byte(fmt.Sprintf(`{"item":%q}`, it))}
+		values[i] = shelf[tools[i]][it]
+	}
+	if h == stopEarly {
+		return []rollout.Turn{{Calls: calls}, {Text: strconv.Itoa(values[0])}}
+	}
+	expr := p.expr(values)
+	if h == wrongExpr {
+		switch p.kind {
+		case costOfTwo:
+			expr = fmt.Sprintf("%d+%d*%d", values[0], p.counts[1], values[1])
+		case stockDifference:
+			expr = fmt.Sprintf("%d-%d", values[1], values[0])
+		}
+	}
+	v, err := tool.Evaluate(expr)
+	if err != nil {
+		panic(err) // sums of small products
+	}
+	return []rollout.Turn{
+		{Calls: calls},
+		{Calls: []tool.Call{{Name: "calc", Arguments: []byte(fmt.Sprintf(`{"expr":%q}`, expr))}}},
+		{Text: tool.FormatNumber(v)},
+	}
+}
+
+// DemoConversation writes out a demonstration of training task index, tool
+// results included, as rollout.EncodeDemo takes it. noiseRate in [0,1] is the
+// probability that a question with a bad habit shows it; 0 gives correct
+// demonstrations only. The tools to render with it are those of the task.
+func (s *Store) DemoConversation(index uint64, noiseRate float64, rng *rand.Rand) ([]rollout.Message, error) {
+	if !(noiseRate >= 0 && noiseRate <= 1) {
+		return nil, fmt.Errorf("task store: noiseRate is %v; give a probability in [0,1]", noiseRate)
+	}
+	p := s.problem("train", index)
+	h := p.habitOf()
+	if rng.Float64() >= noiseRate {
+		h = cleanHabit
+	}
+	t, err := p.task()
+	if err != nil {
+		return nil, err
+	}
+	return Converse(context.Background(), t, p.demo(h))
+}
+
+// Converse writes out a task's conversation with the given assistant turns,
+// running their calls in a fresh environment.
+func Converse(ctx context.Context, t rollout.Task, turns []rollout.Turn) ([]rollout.Message, error) {
+	messages := rollout.Opening(t)
+	env := t.NewEnv()
+	n := 0
+	for i, turn := range turns {
+		if len(turn.Calls) == 0 {
+			messages = append(messages, rollout.Message{Role: "assistant", Content: turn.Text})
+			continue
+		}
+		if i == len(turns)-1 && !t.SingleTurn {
+			return nil, fmt.Errorf("task %s %s: the demonstration ends with calls; end it with a text", t.Source, t.ID)
+		}
+		messages = append(messages, rollout.Message{Role: "assistant", Content: turn.Text + rollout.FormatCalls(turn.Calls)})
+		if i == len(turns)-1 {
+			break
+		}
+		for _, c := range turn.Calls {
+			n++
+			c.ID = rollout.CallID(n)
+			out, err := env.Call(ctx, c)
+			messages = append(messages, rollout.Message{
+				Role: "tool", Name: c.Name, CallID: c.ID, Content: rollout.ResultText(out, err),
+			})
+		}
+	}
+	return messages, nil
+}
