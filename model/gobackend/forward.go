@@ -100,7 +100,11 @@ func (ex *exec) rmsNorm(y, inv, x, w []float32, eps float32, rows int) {
 	ex.pool.Rows(rows, rowGrain(h), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			xi, yi := x[i*h:(i+1)*h], y[i*h:(i+1)*h]
-			r := 1 / float32(math.Sqrt(float64(f32.Dot(xi, xi)/float32(h)+eps)))
+			square := f32.Dot(xi, xi)
+			if square > math.MaxFloat32 {
+				square = float32(math.NaN()) // an overflow must not pass as a row of zeros
+			}
+			r := 1 / float32(math.Sqrt(float64(square/float32(h)+eps)))
 			inv[i] = r
 			for j, v := range xi {
 				yi[j] = v * r * w[j]

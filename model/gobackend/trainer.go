@@ -199,6 +199,9 @@ type forwardRun struct {
 // layers returns the final residual [N, H], which aliases scratch memory.
 func (r forwardRun) layers(ctx context.Context) ([]float32, error) {
 	n, rows := r.net, len(r.batch.tokens)
+	if rows == 0 { // nothing is trained
+		return nil, nil
+	}
 	*r.angles = resize(*r.angles, rows*n.headDim)
 	for i, pos := range r.batch.pos {
 		n.rope.angles((*r.angles)[i*n.headDim:], pos)
