@@ -1,7 +1,6 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -126,24 +125,4 @@ func OpenText(path string) (*Tokenizer, *ChatTemplate, error) {
 		return nil, nil, fmt.Errorf("model: open %s: %w", path, err)
 	}
 	return tok, tmpl, nil
-}
-
-func ggufText(g *GGUF) (*Tokenizer, *ChatTemplate, error) {
-	tok, err := ggufTokenizer(g)
-	if err != nil {
-		return nil, nil, err
-	}
-	return tok, nil, nil
-}
-
-func openTextFS(fsys fs.FS) (*Tokenizer, *ChatTemplate, error) {
-	data, err := fs.ReadFile(fsys, "tokenizer.json")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	tok, err := ParseTokenizer(data)
-	return tok, nil, err
 }
