@@ -36,8 +36,8 @@ func NewBuilder(meta Meta) *Builder { return &Builder{log: Log{Meta: meta}} }
 // that a log sent twice has one id.
 func (b *Builder) SetID(id string) { b.log.ID = id }
 
-// SetTier says whether a log without tokens may train. Tokens make a log full
-// by themselves.
+// SetTier says whether a log without tokens may train. A token branch makes a
+// log full by itself.
 func (b *Builder) SetTier(t Tier) { b.log.Tier = t }
 
 // Head returns the Seq that the next Append follows; 0 before the first.
@@ -196,6 +196,7 @@ func (b *Builder) addBranch(br Branch) error {
 		return fmt.Errorf("new branch: %w: at most %d branches", ErrTooLarge, MaxBranches)
 	}
 	b.log.Branches = append(b.log.Branches, br)
+	b.log.Tier = Full
 	return nil
 }
 
@@ -244,7 +245,9 @@ func (b *Builder) AppendTokens(branch uint32, ids []int32, logprobs []float32, w
 		}
 	}
 	if first {
-		b.log.Branches = []Branch{{}}
+		if err := b.addBranch(Branch{}); err != nil {
+			return Span{}, err
+		}
 	}
 	br := &b.log.Branches[branch]
 	span := Span{Start: int32(len(br.IDs)), End: int32(len(br.IDs) + len(ids))}
@@ -260,7 +263,6 @@ func (b *Builder) AppendTokens(branch uint32, ids []int32, logprobs []float32, w
 		br.Logprobs = append(br.Logprobs, lp)
 	}
 	br.addRun(Run{End: span.End, Writer: writer, Version: version})
-	b.log.Tier = Full
 	return span, nil
 }
 
@@ -296,10 +298,6 @@ func (b *Builder) Finish(status Status, cause string) (*Log, error) {
 	l.Meta.Status, l.Meta.Cause = status, cause
 	if l.Outcome == 0 {
 		l.Outcome = b.head
-	}
-	// A branch 0 nobody wrote to is no branch.
-	if len(l.Branches) == 1 && len(l.Branches[0].IDs) == 0 {
-		l.Branches = nil
 	}
 	l.acceptBranches()
 	if l.ID == "" {

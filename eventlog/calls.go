@@ -13,8 +13,8 @@ type Call struct {
 	// Arguments is the decoded JSON value; an empty object when absent or
 	// undecodable.
 	Arguments any
-	// Malformed says that the arguments were a string that is not JSON.
-	Malformed bool
+	// Malformed is the argument string that did not decode; "" for the rest.
+	Malformed string
 }
 
 // Calls unwraps a ToolCall event: the calls of an OpenAI-shaped wrapper, the
@@ -72,7 +72,9 @@ func bareCall(m map[string]any) Call {
 	c.Name, _ = m["name"].(string)
 	if s, ok := c.Arguments.(string); ok {
 		v, err := parseJSON([]byte(s))
-		c.Arguments, c.Malformed = v, err != nil
+		if c.Arguments = v; err != nil {
+			c.Malformed = s
+		}
 	}
 	if c.Arguments == nil {
 		c.Arguments = map[string]any{}
