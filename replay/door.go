@@ -57,9 +57,14 @@ type Record struct {
 
 // AppendResult says what became of one record, in order of the request.
 type AppendResult struct {
-	// Duplicate: this LogID, or this (Group, Member), was accepted before; the
-	// first accepted attempt wins and this one is dropped and counted.
+	// Duplicate: this LogID, or this (Group, Member), was accepted before, or
+	// the group is closed; the first accepted attempt wins and this one is
+	// dropped and counted.
 	Duplicate bool
+	// Rejected says why this record can never be accepted; "" otherwise. A
+	// rejected record is counted and leaves its batch's others alone. Append
+	// returns the results and an error wrapping ErrInvalid when there is one.
+	Rejected string
 }
 
 // Ticket is the right to roll out one group until Expires.
@@ -72,8 +77,13 @@ type Ticket struct {
 	Attempt   uint32
 	Version   uint64 // policy version to sample with at least; eval: exactly
 	Greedy    bool   // eval: temperature 0
-	Seed      uint64
-	Expires   time.Time
+	// Seed is a fixed function of Table and Index, the same in every attempt;
+	// the worker mixes in the run's configured seed and the member.
+	Seed    uint64
+	Expires time.Time
+	// Done lists the members already accepted from an earlier attempt, in
+	// order. A worker may skip them: a second log of theirs is a duplicate.
+	Done []uint32
 }
 
 // RunSpec registers a training run and its dispatch rules.
@@ -94,9 +104,16 @@ type RunSpec struct {
 // LeaseRequest asks for complete groups no staler than the run's bound at
 // LearnerVersion.
 type LeaseRequest struct {
-	Run            string
-	Holder         string
-	Groups         int
+	Run string
+	// Holder names the learner, the same across its restarts. A request ends
+	// the holder's earlier lease and returns its groups first, so that a
+	// restarted learner gets the same batch at once (P5).
+	Holder string
+	// Groups is exactly how many the lease holds, at most
+	// (MaxStaleness+1)*GroupsPerStep.
+	Groups int
+	// LearnerVersion is the version that will be trained: the latest, or one
+	// more while its commit is on the way.
 	LearnerVersion uint64
 	TTL            time.Duration
 	Wait           time.Duration // how long to wait for enough groups
@@ -148,14 +165,18 @@ type RunStatus struct {
 	Latest          Policy
 	LastStep        *StepRecord
 	ReadyGroups     int
-	RunningGroups   int
+	RunningGroups   int // dispatched and incomplete, whether a ticket is out or not
 	LeasedGroups    int
 	ConsumedGroups  int
 	DroppedGroups   int // too stale, or every member failed
 	Appended        int
 	Duplicates      int
 	FailedRollouts  int
-	FailureReasons  map[string]int
+	FailureReasons  map[string]int // by cause; beyond 64 causes "other"
+	DropReasons     map[string]int // of groups: "stale", "all_failed", "expired" or what Release said
+	LateLogs        int            // arrived after their group was closed; part of Duplicates
+	RejectedLogs    int            // could never be accepted (AppendResult.Rejected)
+	ShrunkGroups    int            // closed at MaxAttempts with fewer members
 	StalenessCounts map[uint64]int // of consumed logs: learner version - min version
 	Finished        bool
 }
@@ -169,12 +190,15 @@ type EvalRequest struct {
 	Count   uint32
 }
 
-// EvalStatus is how far an evaluation got.
+// EvalStatus is how far an evaluation got. It is over when Done == Requested.
 type EvalStatus struct {
-	Requested, Done, Failed int
-	MeanReward              float64 // over scored logs
-	Success                 float64 // share with reward >= 1
-	Items                   []Item
+	Requested  int
+	Done       int     // ended, well or not
+	Failed     int     // part of Done: failed, or given up after MaxAttempts
+	Scored     int     // part of Done: not failed and with a reward
+	MeanReward float64 // over scored logs, 0 when there is none
+	Success    float64 // share of scored logs with reward >= 1
+	Items      []Item  // by index
 }
 
 // Store is the replicated replay store with the run registry beside it.
@@ -189,7 +213,8 @@ type Store interface {
 	// TakeTickets hands out up to n groups to roll out, waiting up to wait for
 	// the first. Dispatch never runs ahead of the staleness bound.
 	TakeTickets(ctx context.Context, run, worker string, n int, wait time.Duration) ([]Ticket, error)
-	// ReturnTicket gives an unfinished group back at once (a draining worker).
+	// ReturnTicket gives an unfinished group back at once (a draining worker);
+	// group "" = every group this worker holds (a restarted one).
 	ReturnTicket(ctx context.Context, run, group, worker string) error
 
 	// Append returns once every record is durable on a majority and its id is
@@ -198,13 +223,18 @@ type Store interface {
 	// Fetch returns the encoded EventLogs in the order asked.
 	Fetch(ctx context.Context, logIDs []string) ([]Record, error)
 	// Scan lists items of a run and table after a cursor ("" = start), oldest
-	// first, and the next cursor ("" = no more now).
+	// first, and the next cursor ("" = no more now). A cursor is the LogID of
+	// the last item seen, so that a follower can go on from its last item.
 	Scan(ctx context.Context, run, table, cursor string, limit int) ([]Item, string, error)
 
+	// Lease returns nil and no error when not enough groups became ready
+	// within Wait.
 	Lease(ctx context.Context, req LeaseRequest) (*Lease, error)
 	Extend(ctx context.Context, run string, lease uint64, ttl time.Duration) error
 	// Commit consumes the lease and publishes the step's adapter as one
-	// decision (P2). Version must be the latest plus one.
+	// decision (P2). Version must be the latest plus one, Step above the last,
+	// PrevCheckpoint the last step's Checkpoint. The same record again is a
+	// success that changes nothing.
 	Commit(ctx context.Context, step StepRecord) error
 	// Release returns the groups untouched; drop consumes them untrained with
 	// a counted reason instead ("" = return).

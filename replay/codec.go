@@ -1,0 +1,193 @@
+package replay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/skein-rl/skein/replay/internal/replaypb"
+)
+
+// marshal writes equal messages as equal bytes: no message of ours has a map.
+var marshal = proto.MarshalOptions{Deterministic: true}
+
+// nanos turns a time into Unix nanoseconds, the zero time into 0.
+func nanos(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixNano()
+}
+
+func fromNanos(n int64) time.Time {
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, n).UTC()
+}
+
+// EncodeItem gives the form an item has in the index and on the wire.
+func EncodeItem(it Item) ([]byte, error) {
+	b, err := marshal.Marshal(itemToPB(&it))
+	if err != nil {
+		return nil, fmt.Errorf("%w: encode item %q: %w", ErrInvalid, it.LogID, err)
+	}
+	return b, nil
+}
+
+// DecodeItem is the inverse of EncodeItem. Errors wrap ErrInvalid.
+func DecodeItem(b []byte) (Item, error) {
+	m := new(pb.Item)
+	if err := proto.Unmarshal(b, m); err != nil {
+		return Item{}, fmt.Errorf("%w: decode item: %w", ErrInvalid, err)
+	}
+	return itemFromPB(m), nil
+}
+
+// EncodeSpec encodes a run spec.
+func EncodeSpec(s RunSpec) ([]byte, error) {
+	b, err := marshal.Marshal(specToPB(s))
+	if err != nil {
+		return nil, fmt.Errorf("%w: encode run spec %q: %w", ErrInvalid, s.Run, err)
+	}
+	return b, nil
+}
+
+// DecodeSpec is the inverse of EncodeSpec. Errors wrap ErrInvalid.
+func DecodeSpec(b []byte) (RunSpec, error) {
+	m := new(pb.RunSpec)
+	if err := proto.Unmarshal(b, m); err != nil {
+		return RunSpec{}, fmt.Errorf("%w: decode run spec: %w", ErrInvalid, err)
+	}
+	return specFromPB(m), nil
+}
+
+// EncodeStep encodes a step record.
+func EncodeStep(s StepRecord) ([]byte, error) {
+	b, err := marshal.Marshal(stepToPB(&s))
+	if err != nil {
+		return nil, fmt.Errorf("%w: encode step %d of run %q: %w", ErrInvalid, s.Step, s.Run, err)
+	}
+	return b, nil
+}
+
+// DecodeStep is the inverse of EncodeStep. Errors wrap ErrInvalid.
+func DecodeStep(b []byte) (StepRecord, error) {
+	m := new(pb.StepRecord)
+	if err := proto.Unmarshal(b, m); err != nil {
+		return StepRecord{}, fmt.Errorf("%w: decode step record: %w", ErrInvalid, err)
+	}
+	return stepFromPB(m), nil
+}
+
+func itemToPB(it *Item) *pb.Item {
+	return &pb.Item{
+		LogId: it.LogID, Run: it.Run, Table: it.Table, Group: it.Group, Member: it.Member, GroupSize: it.GroupSize,
+		Source: it.Source, Task: it.Task, Attempt: it.Attempt, Worker: it.Worker, Status: uint32(it.Status), Cause: it.Cause,
+		MinVersion: it.MinVersion, MaxVersion: it.MaxVersion, Tokens: it.Tokens, Reward: it.Reward, HasReward: it.HasReward,
+		Digest: it.Digest, Size: it.Size, Created: nanos(it.Created),
+	}
+}
+
+func itemFromPB(m *pb.Item) Item {
+	if m == nil {
+		return Item{}
+	}
+	return Item{
+		LogID: m.LogId, Run: m.Run, Table: m.Table, Group: m.Group, Member: m.Member, GroupSize: m.GroupSize,
+		Source: m.Source, Task: m.Task, Attempt: m.Attempt, Worker: m.Worker, Status: uint8(min(m.Status, 255)), Cause: m.Cause,
+		MinVersion: m.MinVersion, MaxVersion: m.MaxVersion, Tokens: m.Tokens, Reward: m.Reward, HasReward: m.HasReward,
+		Digest: m.Digest, Size: m.Size, Created: fromNanos(m.Created),
+	}
+}
+
+func specToPB(s RunSpec) *pb.RunSpec {
+	return &pb.RunSpec{
+		Run: s.Run, Config: s.Config, GroupSize: s.GroupSize, GroupsPerStep: s.GroupsPerStep, MaxStaleness: s.MaxStaleness,
+		TicketTtl: int64(s.TicketTTL), MaxAttempts: s.MaxAttempts, BaseDigest: s.BaseDigest,
+	}
+}
+
+func specFromPB(m *pb.RunSpec) RunSpec {
+	if m == nil {
+		return RunSpec{}
+	}
+	return RunSpec{
+		Run: m.Run, Config: m.Config, GroupSize: m.GroupSize, GroupsPerStep: m.GroupsPerStep, MaxStaleness: m.MaxStaleness,
+		TicketTTL: time.Duration(m.TicketTtl), MaxAttempts: m.MaxAttempts, BaseDigest: m.BaseDigest,
+	}
+}
+
+func stepToPB(s *StepRecord) *pb.StepRecord {
+	m := &pb.StepRecord{
+		Run: s.Run, Step: s.Step, Version: s.Version, Lease: s.Lease, LogIds: s.LogIDs, Groups: s.Groups,
+		PrevCheckpoint: s.PrevCheckpoint, Checkpoint: s.Checkpoint, Adapter: s.Adapter, Committed: nanos(s.Committed),
+	}
+	for name, v := range s.Metrics {
+		m.Metrics = append(m.Metrics, &pb.Metric{Name: name, Value: v})
+	}
+	slices.SortFunc(m.Metrics, func(a, b *pb.Metric) int { return strings.Compare(a.Name, b.Name) })
+	return m
+}
+
+func stepFromPB(m *pb.StepRecord) StepRecord {
+	if m == nil {
+		return StepRecord{}
+	}
+	s := StepRecord{
+		Run: m.Run, Step: m.Step, Version: m.Version, Lease: m.Lease, LogIDs: m.LogIds, Groups: m.Groups,
+		PrevCheckpoint: m.PrevCheckpoint, Checkpoint: m.Checkpoint, Adapter: m.Adapter, Committed: fromNanos(m.Committed),
+	}
+	if len(m.Metrics) > 0 {
+		s.Metrics = make(map[string]float64, len(m.Metrics))
+		for _, x := range m.Metrics {
+			s.Metrics[x.Name] = x.Value
+		}
+	}
+	return s
+}
+
+func ticketToPB(t *Ticket) *pb.Ticket {
+	return &pb.Ticket{
+		Run: t.Run, Table: t.Table, Group: t.Group, Index: t.Index, GroupSize: t.GroupSize, Attempt: t.Attempt,
+		Version: t.Version, Greedy: t.Greedy, Seed: t.Seed, Expires: nanos(t.Expires), Done: t.Done,
+	}
+}
+
+func ticketFromPB(m *pb.Ticket) Ticket {
+	return Ticket{
+		Run: m.Run, Table: m.Table, Group: m.Group, Index: m.Index, GroupSize: m.GroupSize, Attempt: m.Attempt,
+		Version: m.Version, Greedy: m.Greedy, Seed: m.Seed, Expires: fromNanos(m.Expires), Done: m.Done,
+	}
+}
+
+func leaseToPB(l *Lease) *pb.Lease {
+	m := &pb.Lease{Id: l.ID, Run: l.Run, Holder: l.Holder, Expires: nanos(l.Expires)}
+	for _, g := range l.Groups {
+		pg := &pb.LeasedGroup{Group: g.Group, Index: g.Index}
+		for i := range g.Items {
+			pg.Items = append(pg.Items, itemToPB(&g.Items[i]))
+		}
+		m.Groups = append(m.Groups, pg)
+	}
+	return m
+}
+
+func leaseFromPB(m *pb.Lease) Lease {
+	l := Lease{ID: m.Id, Run: m.Run, Holder: m.Holder, Expires: fromNanos(m.Expires)}
+	for _, pg := range m.Groups {
+		g := LeasedGroup{Group: pg.Group, Index: pg.Index}
+		for _, it := range pg.Items {
+			g.Items = append(g.Items, itemFromPB(it))
+		}
+		l.Groups = append(l.Groups, g)
+	}
+	return l
+}
+
+func policyFromPB(m *pb.Policy) Policy {
+	return Policy{Run: m.Run, Version: m.Version, Adapter: m.Adapter, Step: m.Step}
+}

@@ -1,0 +1,242 @@
+package segment
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"sync"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+const (
+	fileMagic   = "SKEINSEG"
+	fileVersion = 1
+	fileHeader  = 24 // bytes: magic 8, version 4, number 8, CRC 4
+
+	recordMagic  = "SKR1"
+	recordHeader = 24 // bytes: magic 4, flags 1, digest length 1, id length 2, stored 4, raw 4, payload CRC 4, header CRC 4
+
+	flagZstd = 1 << 0
+
+	// MaxPayload bounds one record's bytes, before and after compression.
+	MaxPayload = 256 << 20
+	maxIDBytes = 1 << 12
+	// maxRatio bounds decompression: a record that shrinks further is stored
+	// as it is.
+	maxRatio = 256
+	// minCompress is the size below which compression is not tried.
+	minCompress = 512
+)
+
+// ErrCorrupt: bytes on disk are not what was written. Wrapped with segment and
+// offset.
+var ErrCorrupt = errors.New("segment: corrupt record")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Record is one record's contents. ID and Digest are opaque, at most 4096 and
+// 255 bytes.
+type Record struct {
+	ID     string
+	Digest string
+	Bytes  []byte
+}
+
+// Position locates a record: the file's number and the byte offset in it.
+type Position struct {
+	Segment uint64
+	Offset  int64
+}
+
+// Compare orders positions as records were appended.
+func (p Position) Compare(q Position) int {
+	switch {
+	case p.Segment < q.Segment || p.Segment == q.Segment && p.Offset < q.Offset:
+		return -1
+	case p == q:
+		return 0
+	}
+	return 1
+}
+
+// Entry is a record without its bytes: what an index keeps.
+type Entry struct {
+	ID     string
+	Digest string
+	Pos    Position
+	Size   int // bytes of the payload, uncompressed
+}
+
+// zstd coders are shared by all logs of a process and kept small; both are
+// safe for concurrent use in their *All forms.
+var (
+	encoder = sync.OnceValue(func() *zstd.Encoder {
+		e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+			zstd.WithWindowSize(1<<20), zstd.WithLowerEncoderMem(true), zstd.WithEncoderCRC(false))
+		if err != nil {
+			panic(err) // the options are constants
+		}
+		return e
+	})
+	decoder = sync.OnceValue(func() *zstd.Decoder {
+		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxMemory(MaxPayload), zstd.WithDecodeAllCapLimit(true))
+		if err != nil {
+			panic(err)
+		}
+		return d
+	})
+)
+
+func encodeFileHeader(number uint64) []byte {
+	b := make([]byte, 0, fileHeader)
+	b = append(b, fileMagic...)
+	b = binary.LittleEndian.AppendUint32(b, fileVersion)
+	b = binary.LittleEndian.AppendUint64(b, number)
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+func checkFileHeader(b []byte, number uint64) error {
+	switch {
+	case len(b) < fileHeader || string(b[:8]) != fileMagic:
+		return fmt.Errorf("%w: not a segment file", ErrCorrupt)
+	case crc32.Checksum(b[:20], castagnoli) != binary.LittleEndian.Uint32(b[20:]):
+		return fmt.Errorf("%w: file header checksum", ErrCorrupt)
+	case binary.LittleEndian.Uint32(b[8:]) != fileVersion:
+		return fmt.Errorf("segment: file format version %d, this build reads %d (upgrade this node)", binary.LittleEndian.Uint32(b[8:]), fileVersion)
+	case binary.LittleEndian.Uint64(b[12:]) != number:
+		return fmt.Errorf("%w: file says it is segment %d (renamed?)", ErrCorrupt, binary.LittleEndian.Uint64(b[12:]))
+	}
+	return nil
+}
+
+// appendRecord encodes r behind dst.
+func appendRecord(dst []byte, r Record, compress bool) ([]byte, error) {
+	switch {
+	case r.ID == "" || len(r.ID) > maxIDBytes:
+		return nil, fmt.Errorf("segment: record id of %d bytes: want 1 to %d", len(r.ID), maxIDBytes)
+	case len(r.Digest) > 255:
+		return nil, fmt.Errorf("segment: record %q: digest of %d bytes, want at most 255", r.ID, len(r.Digest))
+	case len(r.Bytes) > MaxPayload:
+		return nil, fmt.Errorf("segment: record %q of %d bytes: want at most %d", r.ID, len(r.Bytes), MaxPayload)
+	}
+	payload, flags := r.Bytes, byte(0)
+	if compress && len(payload) >= minCompress {
+		z := encoder().EncodeAll(payload, make([]byte, 0, len(payload)/2))
+		if len(z) < len(payload)-len(payload)/8 && len(payload) <= maxRatio*len(z) {
+			payload, flags = z, flagZstd
+		}
+	}
+	at := len(dst)
+	dst = append(dst, recordMagic...)
+	dst = append(dst, flags, byte(len(r.Digest)))
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(r.ID)))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(payload)))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(r.Bytes)))
+	dst = binary.LittleEndian.AppendUint32(dst, crc32.Checksum(payload, castagnoli))
+	sum := crc32.Checksum(dst[at:], castagnoli)
+	sum = crc32.Update(sum, castagnoli, []byte(r.ID))
+	sum = crc32.Update(sum, castagnoli, []byte(r.Digest))
+	dst = binary.LittleEndian.AppendUint32(dst, sum)
+	dst = append(dst, r.ID...)
+	dst = append(dst, r.Digest...)
+	return append(dst, payload...), nil
+}
+
+// header is a decoded record header.
+type header struct {
+	flags      byte
+	id, digest string
+	stored     int
+	raw        int
+	payloadCRC uint32
+}
+
+func (h *header) size() int64 {
+	return recordHeader + int64(len(h.id)) + int64(len(h.digest)) + int64(h.stored)
+}
+
+// readHeader reads the record header at off of a file of size bytes.
+func readHeader(r io.ReaderAt, off, size int64) (header, error) {
+	var b [recordHeader]byte
+	if off < fileHeader || size-off < recordHeader {
+		return header{}, fmt.Errorf("%w: no room for a record", ErrCorrupt)
+	}
+	if _, err := r.ReadAt(b[:], off); err != nil {
+		return header{}, readError(err)
+	}
+	if string(b[:4]) != recordMagic {
+		return header{}, fmt.Errorf("%w: no record begins here", ErrCorrupt)
+	}
+	h := header{
+		flags:      b[4],
+		stored:     int(binary.LittleEndian.Uint32(b[8:])),
+		raw:        int(binary.LittleEndian.Uint32(b[12:])),
+		payloadCRC: binary.LittleEndian.Uint32(b[16:]),
+	}
+	digestLen, idLen := int(b[5]), int(binary.LittleEndian.Uint16(b[6:]))
+	switch {
+	case idLen == 0 || idLen > maxIDBytes || h.stored > MaxPayload || h.raw > MaxPayload || h.flags&^flagZstd != 0:
+		return header{}, fmt.Errorf("%w: lengths out of range", ErrCorrupt)
+	case h.flags&flagZstd == 0 && h.raw != h.stored, h.flags&flagZstd != 0 && h.raw > maxRatio*h.stored:
+		return header{}, fmt.Errorf("%w: lengths disagree", ErrCorrupt)
+	case size-off < recordHeader+int64(idLen+digestLen+h.stored):
+		return header{}, fmt.Errorf("%w: the file ends inside the record", ErrCorrupt)
+	}
+	names := make([]byte, idLen+digestLen)
+	if _, err := r.ReadAt(names, off+recordHeader); err != nil {
+		return header{}, readError(err)
+	}
+	sum := crc32.Update(crc32.Checksum(b[:20], castagnoli), castagnoli, names)
+	if sum != binary.LittleEndian.Uint32(b[20:]) {
+		return header{}, fmt.Errorf("%w: header checksum", ErrCorrupt)
+	}
+	h.id, h.digest = string(names[:idLen]), string(names[idLen:])
+	return h, nil
+}
+
+// readStored reads and verifies a record's payload as it is stored.
+func readStored(r io.ReaderAt, off int64, h header, buf []byte) ([]byte, error) {
+	if cap(buf) < h.stored {
+		buf = make([]byte, h.stored)
+	}
+	buf = buf[:h.stored]
+	if _, err := r.ReadAt(buf, off+h.size()-int64(h.stored)); err != nil {
+		return nil, readError(err)
+	}
+	if crc32.Checksum(buf, castagnoli) != h.payloadCRC {
+		return nil, fmt.Errorf("%w: payload checksum", ErrCorrupt)
+	}
+	return buf, nil
+}
+
+// readRecord reads, verifies and decompresses the record at off.
+func readRecord(r io.ReaderAt, off, size int64) (Record, error) {
+	h, err := readHeader(r, off, size)
+	if err != nil {
+		return Record{}, err
+	}
+	b, err := readStored(r, off, h, nil)
+	if err != nil {
+		return Record{}, err
+	}
+	if h.flags&flagZstd != 0 {
+		raw, err := decoder().DecodeAll(b, make([]byte, 0, h.raw))
+		if err != nil || len(raw) != h.raw {
+			return Record{}, fmt.Errorf("%w: zstd payload of %d bytes, want %d: %v", ErrCorrupt, len(raw), h.raw, err)
+		}
+		b = raw
+	}
+	return Record{ID: h.id, Digest: h.digest, Bytes: b}, nil
+}
+
+// readError makes a short read a corruption and leaves I/O errors alone.
+func readError(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return err
+}
