@@ -1,0 +1,270 @@
+package learner
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/skein-rl/skein/learner/advantage"
+	"github.com/skein-rl/skein/learner/loss"
+)
+
+// Algorithms.
+const (
+	GRPO = "grpo"
+	SFT  = "sft"
+)
+
+// Policies for constant groups: those whose scored rewards are all equal.
+const (
+	KeepConstant = "keep" // rows with advantage 0: in denominators and KL (TRL)
+	DropConstant = "drop" // not in the batch (DAPO's dynamic sampling, arXiv:2503.14476, section 3.2)
+)
+
+// Sources of the old log-probabilities of the policy ratio.
+const (
+	OldLearner = "learner" // recomputed before the first update; the engine's enter as rollout importance weights
+	OldEngine  = "engine"  // as sampled; the clipped ratio then spans staleness too
+)
+
+// Config is everything the learner decides by. Names are TRL's where it has
+// one. Fields are also the keys of YAML and JSON.
+type Config struct {
+	// Algorithm is "grpo" or "sft".
+	Algorithm string `yaml:"algorithm" json:"algorithm"`
+
+	// LossType is grpo, bnpo, dr_grpo or dapo; for sft nll or dft.
+	LossType string `yaml:"loss_type" json:"loss_type"`
+	// Beta weighs the KL to the start adapter; 0 needs no reference.
+	Beta float64 `yaml:"beta" json:"beta"`
+	// UseBiasCorrectionKL multiplies the KL term by the policy ratio.
+	UseBiasCorrectionKL bool `yaml:"use_bias_correction_kl" json:"use_bias_correction_kl"`
+	// Epsilon bounds the ratio below; EpsilonHigh above (unset = Epsilon).
+	Epsilon     float64  `yaml:"epsilon" json:"epsilon"`
+	EpsilonHigh *float64 `yaml:"epsilon_high,omitempty" json:"epsilon_high,omitempty"`
+	// Delta caps the unclipped ratio (two-sided clipping); unset = off.
+	Delta *float64 `yaml:"delta,omitempty" json:"delta,omitempty"`
+	// NumIterations is the number of optimizer steps on each batch.
+	NumIterations int `yaml:"num_iterations" json:"num_iterations"`
+	// ImportanceSamplingLevel is "token" or "sequence".
+	ImportanceSamplingLevel string `yaml:"importance_sampling_level" json:"importance_sampling_level"`
+	// OldLogprobs is "learner" or "engine".
+	OldLogprobs string `yaml:"old_logprobs" json:"old_logprobs"`
+	// OffPolicyMaskThreshold in nats; unset = off.
+	OffPolicyMaskThreshold *float64 `yaml:"off_policy_mask_threshold,omitempty" json:"off_policy_mask_threshold,omitempty"`
+	// TopEntropyQuantile is the share of tokens with a policy term; 1 = all.
+	TopEntropyQuantile float64 `yaml:"top_entropy_quantile" json:"top_entropy_quantile"`
+	// EntropyCoef weighs the entropy bonus; 0 = none.
+	EntropyCoef float64 `yaml:"entropy_coef" json:"entropy_coef"`
+
+	// ScaleRewards is group, batch or none.
+	ScaleRewards string `yaml:"scale_rewards" json:"scale_rewards"`
+	// MultiObjectiveAggregation is sum_then_normalize or normalize_then_sum.
+	MultiObjectiveAggregation string `yaml:"multi_objective_aggregation" json:"multi_objective_aggregation"`
+	// RewardWeights weighs the named components of an episode reward (key
+	// "components" of the REWARD event). Empty = use the event's value.
+	RewardWeights map[string]float64 `yaml:"reward_weights,omitempty" json:"reward_weights,omitempty"`
+	// ConstantGroups is "keep" or "drop".
+	ConstantGroups string `yaml:"constant_groups" json:"constant_groups"`
+
+	// MaskTruncatedCompletions leaves truncated rollouts out of the loss; their
+	// rewards still count in the group.
+	MaskTruncatedCompletions bool `yaml:"mask_truncated_completions" json:"mask_truncated_completions"`
+	// MaskOffPolicyInPartialRollout trains only the tokens of a rollout's newest
+	// policy version, when a swap happened while it was generated.
+	MaskOffPolicyInPartialRollout bool `yaml:"mask_offpolicy_in_partial_rollout" json:"mask_offpolicy_in_partial_rollout"`
+
+	// RolloutImportanceSampling corrects for learner and engine disagreeing on a
+	// token's probability (other kernels, or an older version). TRL's
+	// vllm_importance_sampling_correction.
+	RolloutImportanceSampling        bool     `yaml:"rollout_importance_sampling_correction" json:"rollout_importance_sampling_correction"`
+	RolloutImportanceSamplingMode    string   `yaml:"rollout_importance_sampling_mode" json:"rollout_importance_sampling_mode"`
+	RolloutImportanceSamplingClipMin *float64 `yaml:"rollout_importance_sampling_clip_min,omitempty" json:"rollout_importance_sampling_clip_min,omitempty"`
+	RolloutImportanceSamplingClipMax *float64 `yaml:"rollout_importance_sampling_clip_max,omitempty" json:"rollout_importance_sampling_clip_max,omitempty"`
+	// RolloutISDenominator says whether rejected tokens stay in the denominator:
+	// "fixed" or "kept".
+	RolloutISDenominator string `yaml:"rollout_is_denominator" json:"rollout_is_denominator"`
+
+	// NumGenerations is the size of a group.
+	NumGenerations int `yaml:"num_generations" json:"num_generations"`
+	// GroupsPerStep is the number of groups in one learner step.
+	GroupsPerStep int `yaml:"groups_per_step" json:"groups_per_step"`
+	// MaxCompletionLength in tokens; the divisor of dr_grpo.
+	MaxCompletionLength int `yaml:"max_completion_length" json:"max_completion_length"`
+	// MaxStaleness is how many policy versions a trained token may lag behind.
+	MaxStaleness uint64 `yaml:"max_staleness" json:"max_staleness"`
+	// Temperature is the rollouts': logits are divided by it before the softmax,
+	// here as there.
+	Temperature float64 `yaml:"temperature" json:"temperature"`
+
+	// MaxSteps is the number of learner steps, NumIterations optimizer steps
+	// each. For sft 0 means NumTrainEpochs decides.
+	MaxSteps int `yaml:"max_steps" json:"max_steps"`
+	// LearningRate is the peak; LRSchedulerType one of Schedules().
+	LearningRate    float64 `yaml:"learning_rate" json:"learning_rate"`
+	LRSchedulerType string  `yaml:"lr_scheduler_type" json:"lr_scheduler_type"`
+	// WarmupSteps in optimizer steps; the first of them has rate 0, as in
+	// transformers.
+	WarmupSteps int     `yaml:"warmup_steps" json:"warmup_steps"`
+	WeightDecay float64 `yaml:"weight_decay" json:"weight_decay"`
+	AdamBeta1   float64 `yaml:"adam_beta1" json:"adam_beta1"`
+	AdamBeta2   float64 `yaml:"adam_beta2" json:"adam_beta2"`
+	AdamEpsilon float64 `yaml:"adam_epsilon" json:"adam_epsilon"`
+	// MaxGradNorm clips the global gradient norm; 0 = no clipping.
+	MaxGradNorm float64 `yaml:"max_grad_norm" json:"max_grad_norm"`
+
+	// NumTrainEpochs and BatchTokens (prompt and target tokens in one optimizer
+	// step) belong to sft.
+	NumTrainEpochs int `yaml:"num_train_epochs" json:"num_train_epochs"`
+	BatchTokens    int `yaml:"batch_tokens" json:"batch_tokens"`
+
+	// TokenBudget is the target size of a micro-batch in tokens, shared prompts
+	// counted once. A longer trajectory goes alone. It bounds memory and cannot
+	// change the result.
+	TokenBudget int `yaml:"token_budget" json:"token_budget"`
+	// Seed of everything random in the learner.
+	Seed uint64 `yaml:"seed" json:"seed"`
+}
+
+// DefaultConfig has TRL 1.16's defaults for GRPO.
+func DefaultConfig() Config {
+	clipMax := 3.0
+	return Config{
+		Algorithm: GRPO, LossType: "dapo", UseBiasCorrectionKL: true, Epsilon: 0.2, NumIterations: 1,
+		ImportanceSamplingLevel: loss.LevelToken, OldLogprobs: OldLearner, TopEntropyQuantile: 1,
+		ScaleRewards: advantage.ScaleGroup, MultiObjectiveAggregation: advantage.SumThenNormalize, ConstantGroups: KeepConstant,
+		RolloutImportanceSampling: true, RolloutImportanceSamplingMode: loss.SequenceMask,
+		RolloutImportanceSamplingClipMax: &clipMax, RolloutISDenominator: loss.DenominatorFixed,
+		NumGenerations: 8, GroupsPerStep: 8, MaxCompletionLength: 512, MaxStaleness: 2, Temperature: 1,
+		MaxSteps: 100, LearningRate: 1e-6, LRSchedulerType: "linear",
+		AdamBeta1: 0.9, AdamBeta2: 0.999, AdamEpsilon: 1e-8, MaxGradNorm: 1,
+		NumTrainEpochs: 3, BatchTokens: 8192, TokenBudget: 4096,
+	}
+}
+
+// DefaultSFTConfig is DefaultConfig with TRL's defaults for supervised
+// fine-tuning.
+func DefaultSFTConfig() Config {
+	c := DefaultConfig()
+	c.Algorithm, c.LossType, c.LearningRate, c.MaxSteps = SFT, loss.NLL, 2e-5, 0
+	return c
+}
+
+// Validate reports every problem at once, each with field, value and remedy.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	atLeast := func(field string, v, lo int, why string) {
+		if v < lo {
+			bad("%s: %d is below %d; %s", field, v, lo, why)
+		}
+	}
+	finite := func(field string, v, lo float64, open bool, remedy string) {
+		if math.IsNaN(v) || math.IsInf(v, 0) || v < lo || open && v == lo {
+			bad("%s: %v is out of range; %s", field, v, remedy)
+		}
+	}
+	switch c.Algorithm {
+	case GRPO:
+		errs = append(errs, c.validateGRPO(atLeast, bad)...)
+		atLeast("max_steps", c.MaxSteps, 1, "say how many learner steps to train")
+	case SFT:
+		if c.LossType != loss.NLL && c.LossType != loss.DFT {
+			bad("loss_type: unknown %q for sft; use %q or %q", c.LossType, loss.NLL, loss.DFT)
+		}
+		atLeast("num_train_epochs", c.NumTrainEpochs, 1, "use 1 or more")
+		atLeast("batch_tokens", c.BatchTokens, 1, "say how many tokens one optimizer step sees")
+		atLeast("max_steps", c.MaxSteps, 0, "0 lets num_train_epochs decide")
+	default:
+		bad("algorithm: unknown %q; use %q or %q", c.Algorithm, GRPO, SFT)
+	}
+	finite("temperature", c.Temperature, 0, true, "use the rollouts' temperature, above 0: a greedy policy has no gradient")
+	finite("learning_rate", c.LearningRate, 0, false, "use a finite number >= 0, e.g. 1e-5")
+	finite("weight_decay", c.WeightDecay, 0, false, "use a finite number >= 0")
+	finite("adam_epsilon", c.AdamEpsilon, 0, true, "use e.g. 1e-8")
+	finite("max_grad_norm", c.MaxGradNorm, 0, false, "0 means no clipping")
+	for _, b := range []struct {
+		name string
+		v    float64
+	}{{"adam_beta1", c.AdamBeta1}, {"adam_beta2", c.AdamBeta2}} {
+		if !(b.v >= 0 && b.v < 1) {
+			bad("%s: %v is outside [0, 1)", b.name, b.v)
+		}
+	}
+	if schedules[c.LRSchedulerType] == nil {
+		bad("lr_scheduler_type: unknown %q; use one of %s", c.LRSchedulerType, strings.Join(Schedules(), ", "))
+	}
+	atLeast("warmup_steps", c.WarmupSteps, 0, "use 0 for no warm-up")
+	if total := c.MaxSteps * max(c.NumIterations, 1); c.MaxSteps > 0 && c.WarmupSteps >= total {
+		bad("warmup_steps: %d leaves no step at full rate of %d optimizer steps (max_steps %d x num_iterations); lower it", c.WarmupSteps, total, c.MaxSteps)
+	}
+	atLeast("token_budget", c.TokenBudget, 1, "use e.g. 4096")
+	return errors.Join(errs...)
+}
+
+func (c Config) validateGRPO(atLeast func(string, int, int, string), bad func(string, ...any)) []error {
+	var errs []error
+	if err := c.lossConfig().Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := c.advantageConfig().Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.RolloutImportanceSampling {
+		if err := c.rolloutIS().Validate(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	atLeast("num_generations", c.NumGenerations, 2, "grpo compares siblings of one prompt and needs at least 2")
+	atLeast("groups_per_step", c.GroupsPerStep, 1, "use 1 or more")
+	atLeast("num_iterations", c.NumIterations, 1, "use 1 for one update per batch")
+	atLeast("max_completion_length", c.MaxCompletionLength, 1, "use the rollouts' token limit")
+	if c.ConstantGroups != KeepConstant && c.ConstantGroups != DropConstant {
+		bad("constant_groups: unknown %q; use %q or %q", c.ConstantGroups, KeepConstant, DropConstant)
+	}
+	switch c.OldLogprobs {
+	case OldLearner:
+	case OldEngine:
+		if c.RolloutImportanceSampling {
+			bad("old_logprobs: %q already puts the engine's probabilities into the ratio; set rollout_importance_sampling_correction: false or old_logprobs: %q", OldEngine, OldLearner)
+		}
+	default:
+		bad("old_logprobs: unknown %q; use %q or %q", c.OldLogprobs, OldLearner, OldEngine)
+	}
+	return errs
+}
+
+// lossConfig is the part package loss decides by.
+func (c Config) lossConfig() loss.Config {
+	high := c.Epsilon
+	if c.EpsilonHigh != nil {
+		high = *c.EpsilonHigh
+	}
+	return loss.Config{
+		LossType: c.LossType, Level: c.ImportanceSamplingLevel, EpsilonLow: c.Epsilon, EpsilonHigh: high, Delta: c.Delta,
+		Beta: c.Beta, BiasCorrectedKL: c.UseBiasCorrectionKL, MaxCompletionLength: c.MaxCompletionLength,
+		OffPolicyMaskThreshold: c.OffPolicyMaskThreshold, TopEntropyQuantile: c.TopEntropyQuantile,
+		EntropyCoef: c.EntropyCoef, Denominator: c.RolloutISDenominator,
+	}
+}
+
+func (c Config) advantageConfig() advantage.Config {
+	a := advantage.Config{Scale: c.ScaleRewards, Aggregation: c.MultiObjectiveAggregation, Weights: []float64{1}}
+	if len(c.RewardWeights) > 0 {
+		a.Weights = nil
+		for _, name := range c.rewardNames() {
+			a.Weights = append(a.Weights, c.RewardWeights[name])
+		}
+	}
+	return a
+}
+
+// rewardNames is the order of the reward columns; empty = the event's value.
+func (c Config) rewardNames() []string { return slices.Sorted(maps.Keys(c.RewardWeights)) }
+
+func (c Config) rolloutIS() loss.RolloutIS {
+	return loss.RolloutIS{Mode: c.RolloutImportanceSamplingMode, ClipMin: c.RolloutImportanceSamplingClipMin, ClipMax: c.RolloutImportanceSamplingClipMax}
+}

@@ -1,0 +1,105 @@
+package learner
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/skein-rl/skein/learner/loss"
+	"github.com/skein-rl/skein/model"
+)
+
+// Dataset identifies what a run trains on, so that a checkpoint is never
+// resumed on something else unnoticed.
+type Dataset struct {
+	Name   string `json:"name"`             // task source, e.g. "gsm8k"
+	Digest string `json:"digest,omitempty"` // of its content, where it has one
+}
+
+// Identity is what a checkpoint is bound to.
+type Identity struct {
+	Run     string           `json:"run"`
+	Base    string           `json:"base"` // model digest
+	LoRA    model.LoRAConfig `json:"lora"` // zero when Full
+	Full    bool             `json:"full"` // every base weight is trained
+	Dataset Dataset          `json:"dataset"`
+}
+
+// Learner holds the parameters in training and makes steps. Not safe for
+// concurrent use; the trainer is its own while it lives.
+type Learner struct {
+	cfg    Config
+	ident  Identity
+	tr     model.Trainer
+	decay  []Decay
+	params []float32
+	opt    AdamW
+	start  []float32 // the frozen start parameters: the KL reference
+	step   uint64    // steps made
+	// version is the policy version the parameters are, known to workers.
+	version uint64
+	lease   uint64 // last lease trained
+	epoch   uint64 // sft: epochs finished
+	cursor  uint64 // sft: rows of this epoch consumed
+}
+
+// New makes a learner at step 0 and policy version 0 with the start parameters
+// (copied), in the trainer's layout. The start parameters are also the KL
+// reference, for good.
+func New(c Config, ident Identity, tr model.Trainer, start []float32) (*Learner, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("learner: configuration: %w", err)
+	}
+	layout := tr.Layout()
+	if len(start) != layout.Size() {
+		return nil, fmt.Errorf("learner: %d start parameters for a trainer of %d (another adapter shape or base?)", len(start), layout.Size())
+	}
+	for i, x := range start {
+		if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
+			return nil, fmt.Errorf("learner: start parameter %d is %v", i, x)
+		}
+	}
+	return &Learner{
+		cfg: c, ident: ident, tr: tr, decay: DecayOf(layout, c.WeightDecay),
+		params: slices.Clone(start), start: slices.Clone(start), opt: NewAdamW(len(start)),
+	}, nil
+}
+
+// Config is the configuration given.
+func (l *Learner) Config() Config { return l.cfg }
+
+// StepNumber is the number of steps made; Version the policy version of the
+// parameters.
+func (l *Learner) StepNumber() uint64 { return l.step }
+
+// Version is the policy version the parameters are.
+func (l *Learner) Version() uint64 { return l.version }
+
+// Params returns a copy of the parameters.
+func (l *Learner) Params() []float32 { return slices.Clone(l.params) }
+
+// Adapter is the parameters as a LoRA adapter; nil for full training.
+func (l *Learner) Adapter() *model.Adapter {
+	if l.ident.Full {
+		return nil
+	}
+	return &model.Adapter{LoRA: l.ident.LoRA, BaseDigest: l.ident.Base, Params: l.Params()}
+}
+
+// rowsOf gives each episode's sequences.
+func rowsOf(b *Batch) [][]sequence {
+	rows := make([][]sequence, len(b.Episodes))
+	for i, e := range b.Episodes {
+		rows[i] = e.seqs
+	}
+	return rows
+}
+
+// needed says whether an episode's forward pass can change the gradient: a row
+// of advantage 0 has none unless the KL, the entropy bonus or a statistic over
+// all tokens asks for it.
+func (l *Learner) needed(e Episode) bool {
+	c := l.cfg
+	everything := c.Beta != 0 || c.EntropyCoef != 0 || c.TopEntropyQuantile < 1 || c.RolloutISDenominator == loss.DenominatorKept
+	return e.Tokens > 0 && (everything || e.Advantage != 0)
+}

@@ -1,0 +1,98 @@
+package learner
+
+import "math"
+
+// gapStats compare the engine's log-probabilities with the learner's before the
+// update, over trained tokens: all of them, and those sampled under the very
+// version the learner holds (where only numerics differ).
+type gapStats struct {
+	n, sum, max          float64
+	sameN, sameSum, same float64
+}
+
+func (g *gapStats) add(e Episode, old []float64, version uint64) {
+	for t, lp := range old {
+		d := math.Abs(lp - e.Sampled[t])
+		g.n++
+		g.sum += d
+		g.max = max(g.max, d)
+		if e.Versions[t] == version {
+			g.sameN++
+			g.sameSum += d
+			g.same = max(g.same, d)
+		}
+	}
+}
+
+// metrics of a finished step. Means over tokens are over computed tokens.
+func (s *stepRun) metrics() map[string]float64 {
+	m := s.stats.Metrics(s.cfg)
+	it := float64(s.l.cfg.NumIterations)
+	m["loss"] = s.loss / it
+	if s.cfg.EntropyCoef != 0 {
+		m["policy_loss"] = s.policy / it
+	}
+	m["grad_norm"] = s.norm / it
+	m["learning_rate"] = s.lr
+	s.episodes(m)
+	if s.gap.n > 0 {
+		m["logprob_gap/mean_abs"] = s.gap.sum / s.gap.n
+		m["logprob_gap/max_abs"] = s.gap.max
+	}
+	if s.gap.sameN > 0 {
+		m["logprob_gap/same_version_mean_abs"] = s.gap.sameSum / s.gap.sameN
+		m["logprob_gap/same_version_max_abs"] = s.gap.same
+	}
+	computed := 0
+	for _, mb := range s.micros {
+		computed += mb.tokens
+	}
+	m["micro_batches"] = float64(len(s.micros))
+	m["computed_tokens"] = float64(computed)
+	for reason, n := range s.b.Excluded {
+		m["excluded/"+reason] = float64(n)
+	}
+	for name, d := range map[string]float64{
+		"time/forward_s": s.time.Forward.Seconds(), "time/reference_s": s.time.Reference.Seconds(),
+		"time/backward_s": s.time.Backward.Seconds(), "time/optimizer_s": s.time.Optimizer.Seconds(),
+	} {
+		m[name] = d
+	}
+	return m
+}
+
+// episodes adds what is known without the trainer.
+func (s *stepRun) episodes(m map[string]float64) {
+	b := s.b
+	m["reward"] = b.RewardMean
+	m["reward_std"] = b.RewardStd
+	m["frac_reward_zero_std"] = float64(b.Constant) / float64(b.Groups)
+	m["groups"] = float64(b.Groups)
+	m["rollouts"] = float64(len(b.Episodes))
+	longest, shortest, truncated, skipped := 0.0, math.Inf(1), 0.0, 0.0
+	var lag, lagMax float64
+	for _, e := range b.Episodes {
+		n := float64(e.Tokens)
+		longest, shortest = max(longest, n), min(shortest, n)
+		if e.Truncated {
+			truncated++
+		}
+		if e.Tokens > 0 && !s.l.needed(e) {
+			skipped++
+		}
+		for _, v := range e.Versions {
+			d := float64(s.l.version - v)
+			lag += d
+			lagMax = max(lagMax, d)
+		}
+	}
+	tokens := float64(b.Tokens())
+	m["num_tokens"] = tokens
+	m["completions/mean_length"] = tokens / float64(len(b.Episodes))
+	m["completions/min_length"] = shortest
+	m["completions/max_length"] = longest
+	m["completions/clipped_ratio"] = truncated / float64(len(b.Episodes))
+	m["rollouts_without_gradient"] = skipped
+	m["staleness/mean"] = lag / tokens // token-weighted, in policy versions
+	m["staleness/max"] = lagMax
+}

@@ -1,0 +1,156 @@
+package learner
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/replay"
+)
+
+// VerifyStore is what verification reads; replay.Store has it all.
+type VerifyStore interface {
+	Step(ctx context.Context, run string, step uint64) (replay.StepRecord, error)
+	GetBlob(ctx context.Context, digest string) ([]byte, error)
+	Fetch(ctx context.Context, logIDs []string) ([]replay.Record, error)
+}
+
+// MetricDiff is one metric that came out differently.
+type MetricDiff struct {
+	Name                 string
+	Recorded, Recomputed float64
+}
+
+// VerifyReport compares a recorded step with its recomputation.
+type VerifyReport struct {
+	Run           string
+	Step, Version uint64
+	// OK: the recomputed adapter is the recorded one, bit for bit.
+	OK                                         bool
+	AdapterRecorded, AdapterRecomputed         string
+	CheckpointRecorded, CheckpointRecomputed   string
+	Params, Different                          int     // parameters, and how many differ
+	MaxAbsDiff                                 float64 // largest difference of a parameter
+	Metrics                                    []MetricDiff
+	LogsRecorded, LogsRecomputed, LogsVerified int
+}
+
+// VerifyStep recomputes a committed step from the checkpoint it started from
+// and the logs it trained, with a trainer of the checkpoint's base and adapter
+// shape, and compares every number. On another machine or backend small
+// differences are expected: OK is then false and MaxAbsDiff says how small. An
+// error means that the step could not be recomputed at all.
+func VerifyStep(ctx context.Context, store VerifyStore, run string, step uint64, newTrainer func(context.Context, *Checkpoint) (model.Trainer, error)) (*VerifyReport, error) {
+	rec, err := store.Step(ctx, run, step)
+	if err != nil {
+		return nil, fmt.Errorf("learner: verify step %d of run %q: %w", step, run, err)
+	}
+	before, err := readCheckpoint(ctx, store, rec.PrevCheckpoint)
+	if err != nil {
+		return nil, fmt.Errorf("learner: verify step %d: start: %w", step, err)
+	}
+	after, err := readCheckpoint(ctx, store, rec.Checkpoint)
+	if err != nil {
+		return nil, fmt.Errorf("learner: verify step %d: result: %w", step, err)
+	}
+	groups, err := readGroups(ctx, store, rec)
+	if err != nil {
+		return nil, fmt.Errorf("learner: verify step %d: %w", step, err)
+	}
+	tr, err := newTrainer(ctx, before)
+	if err != nil {
+		return nil, fmt.Errorf("learner: verify step %d: trainer: %w", step, err)
+	}
+	defer tr.Close()
+	l, err := New(after.Config, before.Identity, tr, before.Start)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Restore(before); err != nil {
+		return nil, err
+	}
+	res, err := l.Step(ctx, groups)
+	if err != nil {
+		return nil, fmt.Errorf("learner: verify step %d: %w", step, err)
+	}
+	l.lease = rec.Lease
+	return report(rec, after, l, res)
+}
+
+func report(rec replay.StepRecord, after *Checkpoint, l *Learner, res StepResult) (*VerifyReport, error) {
+	r := &VerifyReport{Run: rec.Run, Step: rec.Step, Version: rec.Version, AdapterRecorded: rec.Adapter, AdapterRecomputed: l.Adapter().Digest(),
+		CheckpointRecorded: rec.Checkpoint, Params: len(l.params), LogsRecorded: len(rec.LogIDs), LogsRecomputed: len(res.Trained)}
+	for i, x := range l.params {
+		if d := math.Abs(float64(x) - float64(after.Params[i])); d != 0 {
+			r.Different++
+			r.MaxAbsDiff = max(r.MaxAbsDiff, d)
+		}
+	}
+	for _, id := range res.Trained {
+		if slices.Contains(rec.LogIDs, id) {
+			r.LogsVerified++
+		}
+	}
+	var err error
+	if r.CheckpointRecomputed, err = l.Checkpoint().Digest(); err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(res.Metrics))
+	for k := range res.Metrics {
+		// times differ by nature; what was excluded is not among the step's logs
+		if !strings.HasPrefix(k, "time/") && !strings.HasPrefix(k, "excluded/") {
+			names = append(names, k)
+		}
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		if got, want := res.Metrics[k], rec.Metrics[k]; got != want {
+			r.Metrics = append(r.Metrics, MetricDiff{k, want, got})
+		}
+	}
+	r.OK = r.AdapterRecorded == r.AdapterRecomputed
+	return r, nil
+}
+
+func readCheckpoint(ctx context.Context, store VerifyStore, digest string) (*Checkpoint, error) {
+	data, err := store.GetBlob(ctx, digest)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint %s: %w", digest, err)
+	}
+	return DecodeCheckpoint(data)
+}
+
+// readGroups fetches a step's logs in their groups, in the order trained.
+// Members the step did not train are missing, as they were from its batch.
+func readGroups(ctx context.Context, store VerifyStore, rec replay.StepRecord) ([]Group, error) {
+	recs, err := store.Fetch(ctx, rec.LogIDs)
+	if err != nil {
+		return nil, err
+	}
+	if len(recs) != len(rec.LogIDs) {
+		return nil, fmt.Errorf("fetch returned %d records for %d logs", len(recs), len(rec.LogIDs))
+	}
+	var groups []Group
+	for at := 0; at < len(recs); {
+		id := recs[at].Item.Group
+		end := at
+		var items []replay.Item
+		for ; end < len(recs) && recs[end].Item.Group == id; end++ {
+			it := recs[end].Item
+			if it.LogID != rec.LogIDs[end] {
+				return nil, fmt.Errorf("%w: asked for %s, got %s", ErrCorruptLog, rec.LogIDs[end], it.LogID)
+			}
+			items = append(items, it)
+		}
+		g, err := assemble(id, uint64(len(groups)), items, recs[at:end])
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, g)
+		at = end
+	}
+	return groups, nil
+}
