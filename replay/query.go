@@ -253,39 +253,40 @@ func NextExpiry(kv Reader) (int64, error) {
 	return at, err
 }
 
-// Blobs lists, without order, every blob digest that a run's policies, steps
-// and base refer to: the live set of blob collection.
+// Blobs returns every blob digest the state refers to, base digests included:
+// the live set of blob collection.
 func Blobs(kv Reader) (map[string]bool, error) {
 	live := map[string]bool{}
+	err := eachBlob(kv, func(d string) { live[d] = true })
 	var bad error
-	add := func(ds ...string) {
-		for _, d := range ds {
-			if d != "" {
-				live[d] = true
+	err = errors.Join(err, kv.Iterate(newKey('r'), nil, func(_, v []byte) bool {
+		m := new(pb.RunState)
+		bad = proto.Unmarshal(v, m)
+		live[m.GetSpec().GetBaseDigest()] = true
+		return bad == nil
+	}))
+	delete(live, "")
+	return live, errors.Join(err, bad)
+}
+
+// eachBlob calls fn for the adapters and checkpoints of all steps, once each.
+func eachBlob(kv Reader, fn func(digest string)) error {
+	seen := map[string]bool{"": true}
+	var bad error
+	err := kv.Iterate(newKey('d'), nil, func(_, v []byte) bool {
+		m := new(pb.StepRecord)
+		if bad = proto.Unmarshal(v, m); bad != nil {
+			return false
+		}
+		for _, d := range []string{m.PrevCheckpoint, m.Checkpoint, m.Adapter} {
+			if !seen[d] {
+				seen[d] = true
+				fn(d)
 			}
 		}
-	}
-	err := errors.Join(
-		kv.Iterate(newKey('r'), nil, func(_, v []byte) bool {
-			m := new(pb.RunState)
-			bad = proto.Unmarshal(v, m)
-			add(m.GetSpec().GetBaseDigest())
-			return bad == nil
-		}),
-		kv.Iterate(newKey('p'), nil, func(_, v []byte) bool {
-			m := new(pb.Policy)
-			bad = errors.Join(bad, proto.Unmarshal(v, m))
-			add(m.Adapter)
-			return bad == nil
-		}),
-		kv.Iterate(newKey('d'), nil, func(_, v []byte) bool {
-			m := new(pb.StepRecord)
-			bad = errors.Join(bad, proto.Unmarshal(v, m))
-			add(m.PrevCheckpoint, m.Checkpoint, m.Adapter)
-			return bad == nil
-		}),
-	)
-	return live, errors.Join(err, bad)
+		return true
+	})
+	return errors.Join(err, bad)
 }
 
 func hasAny(kv Reader, prefix []byte) (bool, error) {

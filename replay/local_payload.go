@@ -1,0 +1,343 @@
+package replay
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/dgraph-io/badger/v4"
+
+	"github.com/skein-rl/skein/replay/segment"
+)
+
+// Term is the highest raft term this node has seen a writer of.
+func (l *Local) Term() uint64 {
+	l.fence.RLock()
+	defer l.fence.RUnlock()
+	return l.term
+}
+
+// Fence refuses writers of terms below term from now on, durably. A chunk of an
+// older term that is being written is not acknowledged either.
+func (l *Local) Fence(term uint64) error {
+	l.fence.Lock()
+	defer l.fence.Unlock()
+	if term <= l.term {
+		return nil
+	}
+	l.write.Lock()
+	err := l.db.commit([]write{{metaTerm, u64(term)}})
+	l.write.Unlock()
+	if err != nil {
+		return fmt.Errorf("replay: fence term %d: %w", term, err)
+	}
+	l.term = term
+	return nil
+}
+
+func (l *Local) checkTerm(term uint64) error {
+	if now := l.Term(); term < now {
+		return fmt.Errorf("%w: chunk of term %d, this node has seen term %d", ErrStale, term, now)
+	}
+	return nil
+}
+
+// PutChunk makes records durable here; they are not committed. A newer term
+// raises the fence, an older one is ErrStale. Records already here cost
+// nothing. ErrDiskFull: the watermark; ErrInvalid: a record that could never be
+// committed.
+func (l *Local) PutChunk(ctx context.Context, term uint64, recs []Record) error {
+	for i := range recs {
+		if err := l.checkRecord(&recs[i]); err != nil {
+			return err
+		}
+	}
+	if term > l.Term() {
+		if err := l.Fence(term); err != nil {
+			return err
+		}
+	}
+	if err := l.checkTerm(term); err != nil {
+		return err
+	}
+	var todo []segment.Record
+	txn := l.db.begin()
+	defer txn.Discard()
+	for _, r := range recs {
+		_, here, err := l.locate(txn, r.Item.LogID, r.Item.Digest)
+		if err != nil {
+			return err
+		}
+		if !here {
+			todo = append(todo, segment.Record{ID: r.Item.LogID, Digest: r.Item.Digest, Bytes: r.Bytes})
+		}
+	}
+	if _, err := l.seg.Append(ctx, todo); err != nil {
+		err = storageError(err)
+		if errors.Is(err, ErrDiskFull) {
+			l.m.diskFull.Inc()
+		}
+		return fmt.Errorf("replay: store %d records: %w", len(todo), err)
+	}
+	for _, r := range todo {
+		l.m.payloadBytes.Add(float64(len(r.Bytes)))
+	}
+	l.m.payloads.Add(float64(len(todo)))
+	return l.checkTerm(term)
+}
+
+func (l *Local) checkRecord(r *Record) error {
+	if err := r.Item.Validate(); err != nil {
+		return err
+	}
+	if len(r.Bytes) > segment.MaxPayload {
+		return fmt.Errorf("%w: log %q of %d bytes: want at most %d", ErrInvalid, r.Item.LogID, len(r.Bytes), segment.MaxPayload)
+	}
+	if len(r.Item.Digest) > 255 {
+		return fmt.Errorf("%w: log %q: digest of %d bytes, want at most 255", ErrInvalid, r.Item.LogID, len(r.Item.Digest))
+	}
+	if int(r.Item.Size) != len(r.Bytes) {
+		return fmt.Errorf("%w: log %q: Size = %d, it has %d bytes", ErrInvalid, r.Item.LogID, r.Item.Size, len(r.Bytes))
+	}
+	if l.opts.Verify != nil {
+		if err := l.opts.Verify(r.Item, r.Bytes); err != nil {
+			return fmt.Errorf("%w: log %q: %w", ErrInvalid, r.Item.LogID, err)
+		}
+	}
+	return nil
+}
+
+// Has says for each item whether its bytes are here.
+func (l *Local) Has(items []Item) ([]bool, error) {
+	txn := l.db.begin()
+	defer txn.Discard()
+	out := make([]bool, len(items))
+	for i, it := range items {
+		var err error
+		if _, out[i], err = l.locate(txn, it.LogID, it.Digest); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// ReadRecords returns committed records in the order asked. An id that was
+// never committed is ErrNotFound. A committed one whose bytes are not here, or
+// are damaged, has nil Bytes and is listed in missing: get it from another
+// replica.
+func (l *Local) ReadRecords(logIDs []string) (recs []Record, missing []Item, err error) {
+	txn, prefix := l.beginState()
+	defer txn.Discard()
+	items, err := Items(txnReader{txn, prefix}, logIDs)
+	if err != nil {
+		return nil, nil, err
+	}
+	recs = make([]Record, len(items))
+	for i, it := range items {
+		recs[i].Item = it
+		b, err := l.readPayload(txn, it)
+		if errors.Is(err, ErrNotFound) {
+			missing = append(missing, it)
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		recs[i].Bytes = b
+	}
+	return recs, missing, nil
+}
+
+// readPayload reads and verifies an item's bytes. Damaged ones are reported and
+// marked missing, so that repair replaces them.
+func (l *Local) readPayload(txn *badger.Txn, it Item) ([]byte, error) {
+	pos, ok, err := l.locate(txn, it.LogID, it.Digest)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("%w: bytes of log %q", ErrNotFound, it.LogID)
+	}
+	r, err := l.seg.Read(pos)
+	if err == nil && (r.ID != it.LogID || r.Digest != it.Digest) {
+		err = fmt.Errorf("%w: log %q is where %q should be", segment.ErrCorrupt, r.ID, it.LogID)
+	}
+	if errors.Is(err, segment.ErrCorrupt) {
+		l.log.Error("stored log damaged: to be repaired from another replica", "log_id", it.LogID, "err", err)
+		l.m.corrupt.Inc()
+		if err := l.markMissing(it); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: bytes of log %q: %w", ErrNotFound, it.LogID, err)
+	}
+	return r.Bytes, err
+}
+
+func (l *Local) markMissing(it Item) error {
+	l.write.Lock()
+	defer l.write.Unlock()
+	return l.db.commit([]write{
+		{key: payloadKey(it.LogID, it.Digest)},
+		{missingKey(it.LogID), []byte{}},
+	})
+}
+
+// MissingPayloads lists up to limit committed items whose bytes are not here;
+// PutChunk of the bytes takes them off the list.
+func (l *Local) MissingPayloads(limit int) ([]Item, error) {
+	txn, prefix := l.beginState()
+	defer txn.Discard()
+	var out []Item
+	space := newKey(spaceMissing)
+	var bad error
+	err := txnReader{txn: txn}.Iterate(space, nil, func(k, _ []byte) bool {
+		items, err := Items(txnReader{txn, prefix}, []string{unescape(k[len(space):])})
+		if errors.Is(err, ErrNotFound) {
+			return true // a mark of a state that Restore replaced
+		}
+		if err != nil {
+			bad = err
+			return false
+		}
+		_, here, err := l.locate(txn, items[0].LogID, items[0].Digest)
+		if err != nil {
+			bad = err
+			return false
+		}
+		if !here {
+			out = append(out, items[0])
+		}
+		return len(out) < limit
+	})
+	return out, errors.Join(err, bad)
+}
+
+// locate finds where a payload is, indexed or about to be.
+func (l *Local) locate(txn *badger.Txn, logID, digest string) (segment.Position, bool, error) {
+	k := payloadKey(logID, digest)
+	l.pmu.Lock()
+	e, ok := l.pending[string(k)]
+	l.pmu.Unlock()
+	if ok {
+		return e.Pos, true, nil
+	}
+	b, ok, err := txnReader{txn: txn}.Get(k)
+	if err == nil && !ok {
+		// It may have moved from pending to the index after txn began.
+		now := l.db.begin()
+		defer now.Discard()
+		b, ok, err = txnReader{txn: now}.Get(k)
+	}
+	if err != nil || !ok {
+		return segment.Position{}, false, err
+	}
+	if len(b) != 16 {
+		return segment.Position{}, false, fmt.Errorf("index of log %q holds %d bytes, want 16", logID, len(b))
+	}
+	return decodePos(b), true, nil
+}
+
+func encodePos(p segment.Position) []byte {
+	return binary.BigEndian.AppendUint64(u64(p.Segment), uint64(p.Offset))
+}
+
+func decodePos(b []byte) segment.Position {
+	return segment.Position{Segment: binary.BigEndian.Uint64(b), Offset: int64(binary.BigEndian.Uint64(b[8:]))}
+}
+
+// onDurable gets every batch of synced records, in order. They can be read from
+// now on; the index follows.
+func (l *Local) onDurable(es []segment.Entry) {
+	l.pmu.Lock()
+	for _, e := range es {
+		l.pending[string(payloadKey(e.ID, e.Digest))] = e
+	}
+	l.queue = append(l.queue, es...)
+	l.pmu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// indexLoop moves pending entries into Badger, many at a time.
+func (l *Local) indexLoop() {
+	defer l.wg.Done()
+	for {
+		stop := false
+		select {
+		case <-l.wake:
+		case <-l.quit:
+			stop = true
+		}
+		l.pmu.Lock()
+		batch := l.queue
+		l.queue = nil
+		l.pmu.Unlock()
+		l.write.Lock()
+		err := l.index(batch)
+		l.write.Unlock()
+		if err != nil {
+			// The entries stay pending: readable now, found by the scan of
+			// the next open. The mark of the last indexed record must not
+			// pass them, so nothing is indexed any more.
+			l.log.Error("payload index failed: kept in memory until restart", "err", err)
+			return
+		}
+		l.pmu.Lock()
+		for _, e := range batch {
+			k := string(payloadKey(e.ID, e.Digest))
+			if l.pending[k].Pos == e.Pos {
+				delete(l.pending, k)
+			}
+		}
+		l.pmu.Unlock()
+		if stop {
+			return
+		}
+	}
+}
+
+// index writes entries and takes them off the list of missing ones. The caller
+// holds the write lock.
+func (l *Local) index(es []segment.Entry) error {
+	if len(es) == 0 {
+		return nil
+	}
+	batch := make([]write, 0, 2*len(es)+1)
+	for _, e := range es {
+		batch = append(batch,
+			write{payloadKey(e.ID, e.Digest), encodePos(e.Pos)})
+	}
+	gone, err := l.found(es)
+	if err != nil {
+		return err
+	}
+	batch = append(append(batch, gone...), write{metaIndexed, encodePos(es[len(es)-1].Pos)})
+	return l.db.commit(batch)
+}
+
+// found returns the deletions of missing marks that entries fulfil.
+func (l *Local) found(es []segment.Entry) ([]write, error) {
+	txn, prefix := l.beginState()
+	defer txn.Discard()
+	var out []write
+	for _, e := range es {
+		k := missingKey(e.ID)
+		_, marked, err := txnReader{txn: txn}.Get(k)
+		if err != nil {
+			return nil, err
+		}
+		if !marked {
+			continue
+		}
+		items, err := Items(txnReader{txn, prefix}, []string{e.ID})
+		if errors.Is(err, ErrNotFound) || err == nil && items[0].Digest == e.Digest {
+			out = append(out, write{key: k})
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
