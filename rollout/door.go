@@ -18,6 +18,8 @@ type GenerateRequest struct {
 	Sampling model.Sampling
 	// Version, when set, refuses any other policy version (evaluation).
 	Version *uint64
+	// MinVersion refuses older policy versions (training).
+	MinVersion uint64
 }
 
 // Finish says why a completion ended.

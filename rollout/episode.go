@@ -140,10 +140,6 @@ func (e *episode) sample(ctx context.Context) (Generation, *ending) {
 	if room < 1 {
 		return Generation{}, &ending{eventlog.Truncated, "length: no room for another turn"}
 	}
-	if v := l.engine.Version(); v < e.req.MinVersion {
-		end := failed(eventlog.Failed, "version", fmt.Sprintf("the engine serves %d; the ticket needs at least %d", v, e.req.MinVersion))
-		return Generation{}, &end
-	}
 	turnCtx, cancel := context.WithTimeoutCause(ctx, l.cfg.TurnTimeout, deadline{"turn", l.cfg.TurnTimeout})
 	defer cancel()
 	gen, err := l.engine.Generate(turnCtx, GenerateRequest{
@@ -152,7 +148,7 @@ func (e *episode) sample(ctx context.Context) (Generation, *ending) {
 		MaxNew:   room,
 		Stop:     l.chat.Stop(),
 		Sampling: l.cfg.sampling(e.req.Seed+uint64(e.branch)*0x9e3779b97f4a7c15, e.req.Greedy),
-		Version:  e.req.Version,
+		Version:  e.req.Version, MinVersion: e.req.MinVersion,
 	})
 	if err == nil {
 		err = e.check(gen)

@@ -80,7 +80,10 @@ func (s *scheduler) place(version uint64) (left []outcome) {
 			return fmt.Errorf("engine: %w", context.Cause(r.ctx))
 		}
 		if v := r.req.Version; v != nil && *v != version {
-			return fmt.Errorf("%w: need %d, serving %d", ErrVersion, *v, version)
+			return fmt.Errorf("%w: need exactly %d, serving %d", ErrVersion, *v, version)
+		}
+		if version < r.req.MinVersion {
+			return fmt.Errorf("%w: need at least %d, serving %d", ErrVersion, r.req.MinVersion, version)
 		}
 		return nil
 	}
