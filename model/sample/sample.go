@@ -135,69 +135,51 @@ func byLikelihood(a, b ranked) int {
 }
 
 func drawFiltered(logits []float32, top, inv, u float64, s model.Sampling) (int32, float32, error) {
-	all := make([]ranked, 0, len(logits))
+	heap := make([]ranked, 0, len(logits))
+	var mass float64
 	for i, v := range logits {
 		if p := math.Exp((float64(v) - top) * inv); p > 0 {
-			all = append(all, ranked{int32(i), v, p})
+			heap = append(heap, ranked{int32(i), v, p})
+			mass += p
 		}
 	}
-	// Tokens are taken from a heap: a filter usually keeps few of many.
-	heapify(all)
-	limit := len(all)
-	if s.TopK > 0 {
-		limit = min(limit, s.TopK)
+	// Tokens leave a heap in order of likelihood: a filter usually keeps few of many.
+	heapify(heap)
+	n := len(heap)
+	var kept []ranked
+	pull := func(i int) ranked {
+		for len(kept) <= i {
+			kept, heap = append(kept, heap[0]), pop(heap)
+		}
+		return kept[i]
 	}
-	kept := make([]ranked, 0, min(limit, 64))
-	var target float64
+	if s.TopK > 0 && s.TopK < n {
+		n, mass = s.TopK, 0
+		for i := range n {
+			mass += pull(i).p
+		}
+	}
 	if s.TopP > 0 && s.TopP < 1 {
-		mass := 0.0
-		if limit < len(all) {
-			// The mass to reach is that of the top-k set, known only after it.
-			for len(kept) < limit {
-				kept, all = append(kept, all[0]), pop(all)
-			}
-			for _, r := range kept {
-				mass += r.p
-			}
-			target = s.TopP * mass
-		} else {
-			for _, r := range all {
-				mass += r.p
-			}
-			target = s.TopP * mass
-			cum := 0.0
-			for len(all) > 0 && cum < target {
-				cum += all[0].p
-				kept, all = append(kept, all[0]), pop(all)
-			}
-		}
 		cum := 0.0
-		for i, r := range kept {
-			if cum += r.p; cum >= target {
-				kept = kept[:i+1]
+		for i := range n {
+			if cum += pull(i).p; cum >= s.TopP*mass {
+				n = i + 1
 				break
 			}
 		}
-	} else {
-		for len(kept) < limit {
-			kept, all = append(kept, all[0]), pop(all)
-		}
 	}
+	pull(n - 1)
+	kept = kept[:n]
+	// Ids ascend, as in drawAll: a filter that keeps every token changes nothing.
+	slices.SortFunc(kept, func(a, b ranked) int { return int(a.id) - int(b.id) })
+	probs := make([]float64, n)
 	var sum float64
-	for _, r := range kept {
+	for i, r := range kept {
+		probs[i] = r.p
 		sum += r.p
 	}
-	// Ids ascend, as in drawAll: keeping every token draws the same one.
-	slices.SortFunc(kept, func(a, b ranked) int { return int(a.id) - int(b.id) })
-	target, cum := u*sum, 0.0
-	pick := kept[len(kept)-1]
-	for _, r := range kept {
-		if cum += r.p; cum > target {
-			pick = r
-			break
-		}
-	}
-	return pick.id, float32((float64(pick.z)-top)*inv - math.Log(sum)), nil
+	r := kept[invert(probs, u*sum)]
+	return r.id, float32((float64(r.z)-top)*inv - math.Log(sum)), nil
 }
 
 // heapify makes h a heap with the most likely token first.

@@ -45,15 +45,42 @@ func Dot(x, y []float32) float32 {
 	return (s0 + s1) + (s2 + s3)
 }
 
-// Max is the largest element of a non-empty vector; NaN wins.
+// Max is the largest element of a non-empty vector. A NaN is skipped unless it
+// comes first: it shows again in whatever is made of the vector.
 func Max(x []float32) float32 {
-	m := x[0]
+	m0 := x[0]
+	m1, m2, m3 := m0, m0, m0
+	for len(x) >= 4 {
+		v := (*[4]float32)(x)
+		if v[0] > m0 {
+			m0 = v[0]
+		}
+		if v[1] > m1 {
+			m1 = v[1]
+		}
+		if v[2] > m2 {
+			m2 = v[2]
+		}
+		if v[3] > m3 {
+			m3 = v[3]
+		}
+		x = x[4:]
+	}
 	for _, v := range x {
-		if v > m || v != v {
-			m = v
+		if v > m0 {
+			m0 = v
 		}
 	}
-	return m
+	if m1 > m0 {
+		m0 = m1
+	}
+	if m3 > m2 {
+		m2 = m3
+	}
+	if m2 > m0 {
+		m0 = m2
+	}
+	return m0
 }
 
 // Add adds y to x, element by element.
