@@ -25,6 +25,12 @@ func addBuiltins(vars map[string]jinja.Value, now func() time.Time) {
 		vars[name] = jinja.NewCallable(name, fn)
 	}
 	add("skein_tojson", toJSON)
+	add("skein_out", func(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+		if len(args) != 1 {
+			return jinja.Undefined(), errors.New("{{ }} takes one value")
+		}
+		return jinja.NewString(pyStr(args[0])), nil
+	})
 	add("skein_string", func(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
 		if len(args) != 1 {
 			return jinja.Undefined(), errors.New("string takes no arguments")

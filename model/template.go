@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"strings"
 	"time"
 
@@ -29,23 +28,20 @@ type ChatTemplate struct {
 // NewChatTemplate compiles a template. special holds what it may ask for by
 // name, such as bos_token and eos_token.
 func NewChatTemplate(source string, special map[string]string) (*ChatTemplate, error) {
-	rewritten := rewriteFilters(source)
-	tmpl, err := jinja.Compile(rewritten)
+	prepared, asksTools, err := rewriteTemplate(source)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
+	}
+	tmpl, err := jinja.Compile(prepared)
 	if err != nil {
 		return nil, fmt.Errorf("%w: compile: %w", ErrTemplate, err)
 	}
-	c := &ChatTemplate{source: source, tmpl: tmpl, vars: map[string]jinja.Value{}, now: time.Now}
+	c := &ChatTemplate{source: source, tmpl: tmpl, vars: map[string]jinja.Value{}, tools: asksTools, now: time.Now}
 	for k, v := range special {
 		c.vars[k] = jinja.NewString(v)
 	}
-	mapTags(source, func(tag string) string {
-		c.tools = c.tools || toolsWord.MatchString(tag)
-		return tag
-	})
 	return c, nil
 }
-
-var toolsWord = regexp.MustCompile(`\btools\b`)
 
 // WithClock gives a copy whose strftime_now reads the given clock. Some
 // templates write today's date into the prompt.
