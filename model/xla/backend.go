@@ -1,0 +1,83 @@
+//go:build xla
+
+package xla
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/skein-rl/skein/model"
+)
+
+// backend is one device with one copy of the base weights.
+type backend struct {
+	dev     *device
+	model   *model.Model
+	shape   shape
+	weights *weightBuffers
+
+	mu     sync.Mutex
+	open   int // decoders and trainers
+	closed bool
+}
+
+// Open loads the model's weights on a device. The error wraps ErrNoPlugin when
+// there is no plugin for it. The model's host weights are not needed afterwards.
+func Open(m *model.Model, o Options) (model.Backend, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Config.Validate(); err != nil {
+		return nil, fmt.Errorf("xla: model %q: %w", m.Name, err)
+	}
+	d, err := openDevice(o)
+	if err != nil {
+		return nil, err
+	}
+	s := shapeOf(m.Config)
+	w, err := loadWeights(d, s, m.Weights)
+	if err != nil {
+		d.backend.Finalize()
+		return nil, err
+	}
+	return &backend{dev: d, model: m, shape: s, weights: w}, nil
+}
+
+// Name is "xla:cpu", "xla:cuda", ...
+func (b *backend) Name() string { return "xla:" + b.dev.name }
+
+// acquire counts a user of the weights; release gives it back.
+func (b *backend) acquire() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return errors.New("xla: the backend is closed")
+	}
+	b.open++
+	return nil
+}
+
+func (b *backend) release() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open--
+}
+
+// Close frees the weights and the client. Decoders and trainers go first: with
+// some still open it is an error and nothing is freed. Closing twice is fine.
+func (b *backend) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	if b.open > 0 {
+		return fmt.Errorf("xla: %d decoders and trainers are still open; close them before the backend", b.open)
+	}
+	b.closed = true
+	b.weights.free()
+	b.dev.backend.Finalize()
+	return nil
+}

@@ -1,0 +1,54 @@
+//go:build xla
+
+package xla
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/skein-rl/skein/model"
+	"github.com/stretchr/testify/require"
+)
+
+// smol is SmolLM2-135M's shape; the weights are random.
+var smol = model.Config{
+	ModelType: "llama", VocabSize: 49152, HiddenSize: 576, IntermediateSize: 1536, NumHiddenLayers: 30,
+	NumAttentionHeads: 9, NumKeyValueHeads: 3, HeadDim: 64, MaxPositionEmbeddings: 8192,
+	RMSNormEps: 1e-5, RopeTheta: 100000, TieWordEmbeddings: true, BOSTokenID: 1, EOSTokenID: 2,
+}
+
+var qkvo = model.LoRAConfig{Rank: 16, Alpha: 32, Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj"}}
+
+// BenchmarkDecode reports ms/step: 32 tokens after a prompt of 200, sampled, with
+// an adapter.
+func BenchmarkDecode(b *testing.B) {
+	for _, dtype := range []string{"f32", "bf16"} {
+		for _, slots := range []int{1, 8, 16} {
+			b.Run(fmt.Sprintf("%s-%d", dtype, slots), func(b *testing.B) {
+				m := randomModel(b, smol, 1)
+				d := newDecoder(b, open(b, m, dtype), slots, 1024)
+				require.NoError(b, d.SetAdapter(randomAdapter(b, m, qkvo, 1)))
+				prompt := randomTokens(rand.New(rand.NewPCG(1, 1)), 200, smol.VocabSize)
+				require.NoError(b, d.Prefill(b.Context(), []model.PrefillRow{{Slot: 0, Tokens: prompt}}))
+				var rows []model.DecodeRow
+				for s := range slots {
+					require.NoError(b, d.CopyPrefix(s, 0, len(prompt)))
+					rows = append(rows, model.DecodeRow{Slot: s, Last: 5, MaxNew: 32, Sampling: model.Sampling{Temperature: 1, Seed: uint64(s)}})
+				}
+				step := func() {
+					_, err := d.Decode(b.Context(), rows, 32)
+					require.NoError(b, err)
+					for s := range slots {
+						d.Truncate(s, len(prompt))
+					}
+				}
+				step()
+				for b.Loop() {
+					step()
+				}
+				b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N*32), "ms/step")
+			})
+		}
+	}
+}

@@ -1,0 +1,395 @@
+//go:build xla
+
+package xla
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gomlx/go-xla/pkg/pjrt"
+	"github.com/skein-rl/skein/model"
+)
+
+// cacheSizes are the cache capacities programs are compiled for; the caches
+// grow and shrink with the longest sequence held.
+var cacheSizes = []int{128, 256, 384, 512, 768, 1024, 1536, 2048}
+
+// prefillSizes are the row lengths prefill is compiled for; longer rows take
+// several calls.
+var prefillSizes = []int{16, 64, 256}
+
+// stopSizes are how many stop ids a decode program takes per row.
+var stopSizes = []int{4, 16, 64}
+
+// decodeSteps is the most tokens one decode call can make.
+const decodeSteps = 64
+
+// decoder implements model.Decoder. The batch is always all slots: rows that
+// don't take part are computed and ignored, so that a row's numbers never depend
+// on its company.
+type decoder struct {
+	b        *backend
+	cfg      model.DecoderConfig
+	size     int            // positions per slot now allocated
+	caches   []*pjrt.Buffer // K, V of each layer
+	length   []int          // cached tokens per slot
+	lora     *loraShape     // of the programs; nil until an adapter was set
+	adapter  []*pjrt.Buffer // one flat vector per layer when lora != nil
+	programs map[string]*program
+	broken   error // a failed call left no caches
+	closed   bool
+}
+
+// NewDecoder makes a decoder of cfg.Slots slots. Programs compile on first use.
+func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
+	var errs []error
+	if cfg.Slots < 1 {
+		errs = append(errs, fmt.Errorf("xla: decoder slots %d: want at least 1", cfg.Slots))
+	}
+	if limit := b.model.Config.MaxPositionEmbeddings; cfg.MaxLen < 1 || cfg.MaxLen > limit {
+		errs = append(errs, fmt.Errorf("xla: decoder max_len %d: want 1 to the model's max_position_embeddings %d", cfg.MaxLen, limit))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if err := b.acquire(); err != nil {
+		return nil, err
+	}
+	d := &decoder{b: b, cfg: cfg, length: make([]int, cfg.Slots), programs: map[string]*program{}}
+	if err := d.allocate(d.sizeFor(1)); err != nil {
+		b.release()
+		return nil, err
+	}
+	return d, nil
+}
+
+// sizeFor is the capacity to hold need positions.
+func (d *decoder) sizeFor(need int) int {
+	most := (d.cfg.MaxLen + 2*prefillSizes[0] - 1) / prefillSizes[0] * prefillSizes[0]
+	return max(min(bucket(need, cacheSizes), most), need)
+}
+
+func (d *decoder) allocate(size int) error {
+	s := d.b.shape
+	dims := []int{d.cfg.Slots, s.kv, size, s.headDim}
+	zero := make([]byte, count(dims)*elemSize(d.b.dev.elem))
+	for range 2 * s.layers {
+		c, err := d.b.dev.put(zero, d.b.dev.elem, dims...)
+		if err != nil {
+			free(d.caches...)
+			d.caches = nil
+			return fmt.Errorf("xla: allocate a KV cache of %d slots x %d: %w", d.cfg.Slots, size, err)
+		}
+		d.caches = append(d.caches, c)
+	}
+	d.size = size
+	return nil
+}
+
+// check refuses work on a closed or broken decoder.
+func (d *decoder) check(ctx context.Context) error {
+	switch {
+	case d.closed:
+		return errors.New("xla: the decoder is closed")
+	case d.broken != nil:
+		return fmt.Errorf("xla: the decoder lost its caches in an earlier call; make a new one: %w", d.broken)
+	}
+	return ctx.Err()
+}
+
+// compiled returns the program of a key, compiling it once.
+func (d *decoder) compiled(key string, emit func(*emitter) []value) (*program, error) {
+	if p, ok := d.programs[key]; ok {
+		return p, nil
+	}
+	e := d.b.dev.emitter()
+	results := emit(e)
+	p, err := d.b.dev.compile(key, e, results)
+	if err != nil {
+		return nil, err
+	}
+	d.programs[key] = p
+	return p, nil
+}
+
+// runCaches runs a program that donates the caches; its last results are the
+// new ones. The other results are returned.
+func (d *decoder) runCaches(p *program, args []*pjrt.Buffer, withNet bool) ([]*pjrt.Buffer, error) {
+	all := append(append([]*pjrt.Buffer{}, args...), d.caches...)
+	if withNet {
+		all = append(append(all, d.b.weights.args()...), d.adapter...)
+	}
+	out, err := p.run(all)
+	free(args...)
+	if err != nil {
+		d.broken = err
+		return nil, err
+	}
+	n := len(out) - len(d.caches)
+	if len(p.donate) == 0 {
+		free(d.caches...)
+	}
+	d.caches = out[n:]
+	return out[:n], nil
+}
+
+// reserve makes every slot hold at least need positions, and gives memory back
+// when less than half is used.
+func (d *decoder) reserve(need int) error {
+	for _, n := range d.length {
+		need = max(need, n+1) // idle rows write one position past their end
+	}
+	want := d.sizeFor(need)
+	if want == d.size || want < d.size && 2*want > d.size {
+		return nil
+	}
+	empty := true
+	for _, n := range d.length {
+		empty = empty && n == 0
+	}
+	if empty {
+		free(d.caches...)
+		d.caches = nil
+		if err := d.allocate(want); err != nil {
+			d.broken = err
+			return err
+		}
+		return nil
+	}
+	from := d.size
+	p, err := d.compiled(fmt.Sprintf("resize %d to %d", from, want), func(e *emitter) []value {
+		return emitResize(e, d.b.shape, d.b.dev.elem, d.cfg.Slots, from, want)
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := d.runCaches(p, nil, false); err != nil {
+		return err
+	}
+	d.size = want
+	return nil
+}
+
+// SetAdapter swaps the adapter; its tensors are inputs of the programs, so only
+// another rank, scale or set of targets compiles anew. nil is the base.
+func (d *decoder) SetAdapter(a *model.Adapter) error {
+	if d.closed {
+		return errors.New("xla: the decoder is closed")
+	}
+	if a == nil {
+		free(d.adapter...)
+		d.adapter, d.lora = nil, nil
+		return nil
+	}
+	m := d.b.model
+	if err := a.Check(m.Config); err != nil {
+		return fmt.Errorf("xla: set adapter: %w", err)
+	}
+	if m.Digest != "" {
+		if err := a.CheckBase(m.Digest); err != nil {
+			return fmt.Errorf("xla: set adapter: %w", err)
+		}
+	}
+	shape, err := loraShapeOf(m.Config, a.LoRA)
+	if err != nil {
+		return err
+	}
+	bufs, err := putLayers(d.b.dev, a.Params, shape.size)
+	if err != nil {
+		return fmt.Errorf("xla: set adapter: %w", err)
+	}
+	free(d.adapter...)
+	d.adapter, d.lora = bufs, &shape
+	return nil
+}
+
+// putLayers uploads a flat LoRA vector, one buffer of size numbers per layer.
+func putLayers(dev *device, params []float32, size int) ([]*pjrt.Buffer, error) {
+	var out []*pjrt.Buffer
+	for at := 0; at < len(params); at += size {
+		b, err := dev.putF32(params[at:at+size], size)
+		if err != nil {
+			free(out...)
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// loraKey names the adapter shape inside program keys.
+func (d *decoder) loraKey() string {
+	if d.lora == nil {
+		return "base"
+	}
+	on := ""
+	for i, p := range d.lora.part {
+		if p.on {
+			on += "qkvogud"[i : i+1]
+		}
+	}
+	return fmt.Sprintf("lora r=%d scale=%g on=%s", d.lora.rank, d.lora.scale, on)
+}
+
+// Len is the number of tokens cached in a slot.
+func (d *decoder) Len(slot int) int { return d.length[slot] }
+
+// Truncate forgets cached tokens from position n on.
+func (d *decoder) Truncate(slot, n int) { d.length[slot] = max(0, min(d.length[slot], n)) }
+
+// CopyPrefix copies on the device.
+func (d *decoder) CopyPrefix(dst, src, n int) error {
+	if err := d.check(context.Background()); err != nil {
+		return err
+	}
+	for _, s := range []int{dst, src} {
+		if s < 0 || s >= d.cfg.Slots {
+			return fmt.Errorf("xla: copy prefix: slot %d: want 0 to %d", s, d.cfg.Slots-1)
+		}
+	}
+	if n < 0 || n > d.length[src] {
+		return fmt.Errorf("xla: copy prefix of %d tokens: slot %d holds %d", n, src, d.length[src])
+	}
+	if dst != src && n > 0 {
+		size := d.size
+		p, err := d.compiled(fmt.Sprintf("copy slot size=%d", size), func(e *emitter) []value {
+			return emitCopySlot(e, d.b.shape, d.b.dev.elem, d.cfg.Slots, size)
+		})
+		if err != nil {
+			return err
+		}
+		args, err := d.ints(int32(dst), int32(src))
+		if err != nil {
+			return err
+		}
+		if _, err := d.runCaches(p, args, false); err != nil {
+			return err
+		}
+	}
+	d.length[dst] = n
+	return nil
+}
+
+// ints uploads i32 scalars.
+func (d *decoder) ints(xs ...int32) ([]*pjrt.Buffer, error) {
+	var out []*pjrt.Buffer
+	for _, x := range xs {
+		b, err := d.b.dev.putI32([]int32{x})
+		if err != nil {
+			free(out...)
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
+}
+
+// Prefill appends tokens to caches, row by row: on a CPU a row of 16 tokens
+// already keeps the cores busy.
+func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
+	if err := d.check(ctx); err != nil {
+		return err
+	}
+	for i, r := range rows {
+		if r.Slot < 0 || r.Slot >= d.cfg.Slots {
+			return fmt.Errorf("xla: prefill row %d: slot %d: want 0 to %d", i, r.Slot, d.cfg.Slots-1)
+		}
+		if n := d.length[r.Slot] + len(r.Tokens); n > d.cfg.MaxLen {
+			return fmt.Errorf("xla: prefill row %d: slot %d would hold %d tokens, max_len is %d", i, r.Slot, n, d.cfg.MaxLen)
+		}
+		if err := d.checkTokens(r.Tokens); err != nil {
+			return fmt.Errorf("xla: prefill row %d: %w", i, err)
+		}
+	}
+	for _, r := range rows {
+		for tokens := r.Tokens; len(tokens) > 0; {
+			if err := d.check(ctx); err != nil {
+				return err
+			}
+			t := prefillChunk(len(tokens))
+			n := min(t, len(tokens))
+			if err := d.prefill(r.Slot, tokens[:n], t); err != nil {
+				return err
+			}
+			tokens = tokens[n:]
+		}
+	}
+	return nil
+}
+
+// prefillChunk picks the program's length for the next of n tokens: the
+// smallest that holds them all if at least half full, else the largest that is
+// filled.
+func prefillChunk(n int) int {
+	t := prefillSizes[0]
+	for _, s := range prefillSizes {
+		if s <= n {
+			t = s
+		} else if s <= 2*n {
+			return s
+		}
+	}
+	return t
+}
+
+func (d *decoder) prefill(slot int, tokens []int32, t int) error {
+	start := d.length[slot]
+	if err := d.reserve(start + t); err != nil {
+		return err
+	}
+	size := d.size
+	p, err := d.compiled(fmt.Sprintf("prefill t=%d size=%d %s", t, size, d.loraKey()), func(e *emitter) []value {
+		return emitPrefill(e, d.b.shape, d.b.dev.elem, d.lora, d.cfg.Slots, size, t)
+	})
+	if err != nil {
+		return err
+	}
+	ids := make([]int32, t)
+	copy(ids, tokens)
+	idBuf, err := d.b.dev.putI32(ids, t)
+	if err != nil {
+		return err
+	}
+	rest, err := d.ints(int32(slot), int32(start))
+	if err != nil {
+		free(idBuf)
+		return err
+	}
+	if _, err := d.runCaches(p, append([]*pjrt.Buffer{idBuf}, rest...), true); err != nil {
+		return err
+	}
+	d.length[slot] = start + len(tokens)
+	return nil
+}
+
+func (d *decoder) checkTokens(ids []int32) error {
+	for i, t := range ids {
+		if t < 0 || int(t) >= d.b.shape.vocab {
+			return fmt.Errorf("token %d is %d: the vocabulary has %d", i, t, d.b.shape.vocab)
+		}
+	}
+	return nil
+}
+
+// Close frees the caches, the adapter and the programs.
+func (d *decoder) Close() error {
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	free(d.caches...)
+	free(d.adapter...)
+	var errs []error
+	for _, p := range d.programs {
+		errs = append(errs, p.close())
+	}
+	d.b.release()
+	return errors.Join(errs...)
+}
+
+// timed is a debug line per call.
+func (d *decoder) timed(what string, start time.Time, n int) {
+	d.b.dev.log.Debug("xla: "+what, "tokens", n, "duration", time.Since(start))
+}

@@ -1,0 +1,84 @@
+package xla
+
+// The language-model head on a chunk of M rows, as StableHLO so that products
+// of bf16 operands give f32 logits. V is the vocabulary padded to blocks.
+
+// headChunks are the row counts head programs are compiled for.
+var headChunks = []int{32, 128}
+
+// headChunk picks the chunk for n remaining rows: a large one unless it would be
+// mostly padding.
+func headChunk(n int) int {
+	if n > 3*headChunks[0] {
+		return headChunks[1]
+	}
+	return headChunks[0]
+}
+
+// headNet is the part forward and backward share.
+type headNet struct {
+	*sampler
+	unit, inv, weight value // of the final norm: x/rms, 1/rms [M], w spread
+	y, e              value // [M,V]: (logits-max)/T and its exponential
+	sum, logSum       value // [M]
+	logp, entropy     value // [M]
+	hit               value // [M,V] i1: the target's column
+}
+
+// newHead declares h [M, hidden] f32, norm, head, target [M] i32 and inv f32
+// (1/temperature), and computes logprobs and entropies.
+func newHead(em *emitter, s shape, elem string, m int) (*headNet, value) {
+	n := &headNet{sampler: &sampler{emitter: em, vocab: s.vocab}}
+	x, w, head := em.arg("h", "f32", m, s.hidden), em.arg("norm", "f32", s.hidden), em.arg("head", elem, s.vocab, s.hidden)
+	target, invT := em.arg("target", "i32", m), em.arg("inv", "f32")
+	mean := em.scale(em.reduce(em.mul(x, x), "add", 1), 1/float64(s.hidden))
+	n.inv = em.unary("rsqrt", em.add(mean, em.constant("f32", s.eps, m)))
+	n.unit = em.mul(x, n.spread(n.inv, s.hidden))
+	n.weight = em.broadcast(w, []int{1}, m, s.hidden)
+	h := em.convert(em.mul(n.unit, n.weight), elem)
+	logits := em.dot(h, nil, []int{1}, head, nil, []int{1})
+	v := paddedVocab(s.vocab)
+	if pad := v - s.vocab; pad > 0 {
+		logits = em.concat(1, logits, em.constant("f32", -1e30, m, pad))
+	}
+	top := n.over(logits, "maximum")
+	n.y = em.mul(em.sub(logits, n.spread(top, v)), em.broadcast(invT, nil, m, v))
+	n.e = em.exp(n.y)
+	n.sum = n.over(n.e, "add")
+	n.logSum = em.unary("log", n.sum)
+	zero := em.constant("f32", 0, m, v)
+	n.hit = em.compare("EQ", em.iota("i32", 1, m, v), n.spread(target, v))
+	n.logp = em.sub(n.over(em.choose(n.hit, n.y, zero), "add"), n.logSum)
+	// H = log Σe - Σ e·y / Σe
+	n.entropy = em.sub(n.logSum, em.div(n.over(em.mul(n.e, n.y), "add"), n.sum))
+	return n, head
+}
+
+// emitHead gives logp [M] and entropy [M].
+func emitHead(em *emitter, s shape, elem string, m int) []value {
+	n, _ := newHead(em, s, elem, m)
+	return []value{n.logp, n.entropy}
+}
+
+// emitHeadBack gives the gradient of h [M, hidden] for the loss gradients a [M]
+// of the logprobs and b [M] of the entropies (two more arguments). With
+// p = softmax(y): d logp/dy_j = 1[j=target] - p_j and
+// dH/dy_j = -p_j (log p_j + H).
+func emitHeadBack(em *emitter, s shape, elem string, m int) []value {
+	n, head := newHead(em, s, elem, m)
+	a, b := em.arg("dlogp", "f32", m), em.arg("dentropy", "f32", m)
+	v := paddedVocab(s.vocab)
+	logp := em.sub(n.y, n.spread(n.logSum, v))
+	p := em.div(n.e, n.spread(n.sum, v))
+	q := em.mul(p, em.add(n.spread(a, v), em.mul(n.spread(b, v), em.add(logp, n.spread(n.entropy, v)))))
+	dy := em.sub(em.choose(n.hit, n.spread(a, v), em.constant("f32", 0, m, v)), q)
+	invT := em.args[4]
+	dlogits := em.convert(em.mul(dy, em.broadcast(invT, nil, m, v)), elem)
+	if v > s.vocab {
+		dlogits = em.slice(dlogits, 1, 0, s.vocab)
+	}
+	dh := em.mul(em.dot(dlogits, nil, []int{1}, head, nil, []int{0}), n.weight)
+	mean := em.scale(em.reduce(em.mul(dh, n.unit), "add", 1), 1/float64(s.hidden))
+	dx := em.mul(n.spread(n.inv, s.hidden), em.sub(dh, em.mul(n.unit, n.spread(mean, s.hidden))))
+	return []value{dx}
+}

@@ -1,0 +1,54 @@
+package xla
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// PluginEnv names the environment variable with the folder (or folders,
+// separated by ":") that hold the PJRT plugin.
+const PluginEnv = "PJRT_PLUGIN_LIBRARY_PATH"
+
+// ErrNotBuilt is returned by Open in a binary built without the xla tag.
+var ErrNotBuilt = errors.New("xla: built without xla: build with -tags xla and CGO_ENABLED=1; run make plugin")
+
+// ErrNoPlugin is wrapped by Open's error when no plugin for the device is found.
+var ErrNoPlugin = errors.New("xla: no PJRT plugin")
+
+// Options says where and how to run.
+type Options struct {
+	// Plugin is the plugin's folder or file. Empty: the folders of
+	// PJRT_PLUGIN_LIBRARY_PATH.
+	Plugin string
+	// Device is "cpu" (the default), "cuda" or another plugin's name.
+	Device string
+	// Dtype of base weights, caches and products: "f32" (the default) or "bf16".
+	Dtype string
+	// Threads bounds the CPU plugin's worker threads; 0 is one per core. The
+	// plugin reads it once per process, so the first Open decides.
+	Threads int
+	// Logger gets compile times at debug level; nil discards them.
+	Logger *slog.Logger
+}
+
+// withDefaults fills the zero fields and reports every bad one.
+func (o Options) withDefaults() (Options, error) {
+	if o.Device == "" {
+		o.Device = "cpu"
+	}
+	if o.Dtype == "" {
+		o.Dtype = "f32"
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	var errs []error
+	if o.Dtype != "f32" && o.Dtype != "bf16" {
+		errs = append(errs, fmt.Errorf("xla: dtype %q: want f32 or bf16", o.Dtype))
+	}
+	if o.Threads < 0 {
+		errs = append(errs, fmt.Errorf("xla: threads %d: want 0 (one per core) or more", o.Threads))
+	}
+	return o, errors.Join(errs...)
+}

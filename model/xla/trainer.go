@@ -1,0 +1,486 @@
+//go:build xla
+
+package xla
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/gomlx/go-xla/pkg/pjrt"
+	"github.com/skein-rl/skein/model"
+)
+
+// trainer implements model.Trainer for LoRA. Forward keeps each layer's input
+// for every group it was given: for memory that doesn't grow with the number of
+// groups, call Forward and Backward group by group (token weights of the whole
+// step make that the same gradient).
+type trainer struct {
+	b      *backend
+	layout model.Layout
+	lora   loraShape
+	params []*pjrt.Buffer // one flat vector per layer
+	zeros  *pjrt.Buffer   // a layer's vector of the base model
+	grad   []float32
+
+	graphs map[string]*graphProgram // layers, by name and layout
+	heads  map[string]*program      // head, by name and rows
+	passes []pass                   // of the last Forward
+	inv    float32
+	scored int // trained tokens of the last Forward
+	ready  bool
+	closed bool
+}
+
+// pass is one batch's forward: what Backward starts from.
+type pass struct {
+	groupBatch
+	prompt, cos, sin *pjrt.Buffer
+	inputs           []*pjrt.Buffer // of each layer; nil when not kept
+	out              *pjrt.Buffer   // of the last layer
+}
+
+func (p *pass) free() {
+	free(p.prompt, p.cos, p.sin, p.out)
+	free(p.inputs...)
+}
+
+// NewTrainer makes a trainer of LoRA parameters, all zero until SetParams. Full
+// fine-tuning is the pure-Go backend's.
+func (b *backend) NewTrainer(cfg model.TrainerConfig) (model.Trainer, error) {
+	if cfg.Full {
+		return nil, errors.New("xla: full fine-tuning is not available on this backend: set a LoRA adapter, or use the go backend")
+	}
+	lora, err := loraShapeOf(b.model.Config, cfg.LoRA)
+	if err != nil {
+		return nil, err
+	}
+	l, err := model.LoRALayout(b.model.Config, cfg.LoRA)
+	if err != nil {
+		return nil, fmt.Errorf("xla: %w", err)
+	}
+	if err := b.acquire(); err != nil {
+		return nil, err
+	}
+	t := &trainer{b: b, layout: l, lora: lora, grad: make([]float32, l.Size()), graphs: map[string]*graphProgram{}, heads: map[string]*program{}}
+	if t.zeros, err = b.dev.putF32(make([]float32, lora.size), lora.size); err == nil {
+		err = t.SetParams(make([]float32, l.Size()))
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// Layout names the parameters.
+func (t *trainer) Layout() model.Layout { return t.layout }
+
+// SetParams replaces the parameters and drops the last Forward.
+func (t *trainer) SetParams(p []float32) error {
+	if t.closed {
+		return errors.New("xla: the trainer is closed")
+	}
+	bufs, err := t.upload(p)
+	if err != nil {
+		return err
+	}
+	t.drop()
+	free(t.params...)
+	t.params = bufs
+	return nil
+}
+
+func (t *trainer) upload(p []float32) ([]*pjrt.Buffer, error) {
+	if want := t.layout.Size(); len(p) != want {
+		return nil, fmt.Errorf("xla: %d parameters given, the layout has %d", len(p), want)
+	}
+	return putLayers(t.b.dev, p, t.lora.size)
+}
+
+// Score runs forward only.
+func (t *trainer) Score(ctx context.Context, groups []model.PrefixGroup, temperature float64, params []float32) (model.Scores, error) {
+	batches, err := t.prepare(ctx, groups, temperature)
+	if err != nil {
+		return model.Scores{}, err
+	}
+	var bufs []*pjrt.Buffer
+	if params == nil {
+		for range t.b.shape.layers {
+			bufs = append(bufs, t.zeros)
+		}
+	} else {
+		if bufs, err = t.upload(params); err != nil {
+			return model.Scores{}, err
+		}
+		defer free(bufs...)
+	}
+	var out model.Scores
+	for _, g := range batches {
+		p, err := t.forward(ctx, g, bufs, false)
+		if err == nil {
+			err = t.score(ctx, p, float32(1/temperature), &out)
+			p.free()
+		}
+		if err != nil {
+			return model.Scores{}, err
+		}
+	}
+	return out, nil
+}
+
+// Forward runs forward and keeps each layer's input.
+func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, temperature float64) (model.Scores, error) {
+	batches, err := t.prepare(ctx, groups, temperature)
+	if err != nil {
+		return model.Scores{}, err
+	}
+	t.drop()
+	var out model.Scores
+	t.inv = float32(1 / temperature)
+	for _, g := range batches {
+		p, err := t.forward(ctx, g, t.params, true)
+		if err == nil {
+			t.passes = append(t.passes, *p)
+			err = t.score(ctx, p, t.inv, &out)
+		}
+		if err != nil {
+			t.drop()
+			return model.Scores{}, err
+		}
+	}
+	t.scored, t.ready = len(out.LogProbs), true
+	return out, nil
+}
+
+// drop forgets the last Forward.
+func (t *trainer) drop() {
+	for i := range t.passes {
+		t.passes[i].free()
+	}
+	t.passes, t.ready = nil, false
+}
+
+func (t *trainer) prepare(ctx context.Context, groups []model.PrefixGroup, temperature float64) ([]groupBatch, error) {
+	if t.closed {
+		return nil, errors.New("xla: the trainer is closed")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if !(temperature > 1e-6) || math.IsInf(temperature, 0) {
+		return nil, fmt.Errorf("xla: temperature %v: want more than 0 and finite (1 scores the model's own distribution)", temperature)
+	}
+	return makeBatches(groups, t.b.shape.vocab)
+}
+
+// forward runs the layers of one batch. With keep the layers' inputs stay.
+func (t *trainer) forward(ctx context.Context, g groupBatch, params []*pjrt.Buffer, keep bool) (_ *pass, err error) {
+	embed, err := t.embed(g.layout)
+	if err != nil {
+		return nil, err
+	}
+	layer, err := t.layerForward(g.layout)
+	if err != nil {
+		return nil, err
+	}
+	p := &pass{groupBatch: g}
+	defer func() {
+		if err != nil {
+			p.free()
+		}
+	}()
+	dev, w := t.b.dev, t.b.weights
+	if p.prompt, err = dev.putI32([]int32{g.prompt}, 1); err != nil {
+		return nil, err
+	}
+	ids, err := dev.putI32(g.ids, g.rows())
+	if err != nil {
+		return nil, err
+	}
+	defer free(ids)
+	pos, err := dev.putI32(g.pos, g.rows())
+	if err != nil {
+		return nil, err
+	}
+	defer free(pos)
+	first, err := embed.run(w.embed, ids, pos)
+	if err != nil {
+		return nil, err
+	}
+	p.out, p.cos, p.sin = first[0], first[1], first[2]
+	for l := range t.b.shape.layers {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		y, err := layer.run(append([]*pjrt.Buffer{p.out}, t.layerArgs(p, l, params)...)...)
+		if err != nil {
+			return nil, err
+		}
+		if keep {
+			p.inputs = append(p.inputs, p.out)
+		} else {
+			free(p.out)
+		}
+		p.out = y[0]
+	}
+	return p, nil
+}
+
+// layerArgs are a layer's inputs in the order of layerParams.
+func (t *trainer) layerArgs(p *pass, l int, params []*pjrt.Buffer) []*pjrt.Buffer {
+	return append(append([]*pjrt.Buffer{p.cos, p.sin, p.prompt}, t.b.weights.layers[l].all()...), params[l])
+}
+
+// chunk is a run of scored rows on the device.
+type chunk struct {
+	lo, hi, size int
+	rows, target *pjrt.Buffer
+}
+
+// chunks calls f for each chunk of a pass's scored rows, padded with row 0.
+func (t *trainer) chunks(ctx context.Context, p *pass, f func(chunk) error) error {
+	for lo := 0; lo < len(p.scored); {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		size := headChunk(len(p.scored) - lo)
+		c := chunk{lo: lo, hi: min(lo+size, len(p.scored)), size: size}
+		rows, target := make([]int32, size), make([]int32, size)
+		copy(rows, p.scored[c.lo:c.hi])
+		copy(target, p.target[c.lo:c.hi])
+		var err error
+		if c.rows, err = t.b.dev.putI32(rows, size); err != nil {
+			return err
+		}
+		if c.target, err = t.b.dev.putI32(target, size); err != nil {
+			free(c.rows)
+			return err
+		}
+		err = f(c)
+		free(c.rows, c.target)
+		if err != nil {
+			return err
+		}
+		lo = c.hi
+	}
+	return nil
+}
+
+// headArgs are a head program's first arguments for a chunk.
+func (t *trainer) headArgs(p *pass, c chunk, inv float32) (args, owned []*pjrt.Buffer, err error) {
+	gather, err := t.gather(p.rows(), c.size)
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err := gather.run(p.out, c.rows)
+	if err != nil {
+		return nil, nil, err
+	}
+	temp, err := t.b.dev.putF32([]float32{inv})
+	if err != nil {
+		free(h...)
+		return nil, nil, err
+	}
+	owned = append(h, temp)
+	return []*pjrt.Buffer{h[0], t.b.weights.norm, t.b.weights.head, c.target, temp}, owned, nil
+}
+
+// score appends a pass's logprobs and entropies.
+func (t *trainer) score(ctx context.Context, p *pass, inv float32, out *model.Scores) error {
+	return t.chunks(ctx, p, func(c chunk) error {
+		head, err := t.head("head", c.size, emitHead)
+		if err != nil {
+			return err
+		}
+		args, owned, err := t.headArgs(p, c, inv)
+		if err != nil {
+			return err
+		}
+		defer free(owned...)
+		res, err := head.run(args)
+		if err != nil {
+			return err
+		}
+		defer free(res...)
+		logp, err := get[float32](res[0], c.size)
+		if err != nil {
+			return err
+		}
+		entropy, err := get[float32](res[1], c.size)
+		if err != nil {
+			return err
+		}
+		for i, x := range logp[:c.hi-c.lo] {
+			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+				return fmt.Errorf("xla: the logprob of token %d is %v: check the parameters for NaN or overflow", p.target[c.lo+i], x)
+			}
+		}
+		out.LogProbs = append(out.LogProbs, logp[:c.hi-c.lo]...)
+		out.Entropy = append(out.Entropy, entropy[:c.hi-c.lo]...)
+		return nil
+	})
+}
+
+// Backward adds the gradient of the loss to Grad, given its derivatives by the
+// last Forward's logprobs and (nil is zero) entropies. Groups whose derivatives
+// are all zero cost nothing. On error the gradient is unchanged.
+func (t *trainer) Backward(ctx context.Context, dLogProbs, dEntropy []float32) error {
+	if !t.ready {
+		return errors.New("xla: Backward without a Forward since the last SetParams")
+	}
+	if dEntropy == nil {
+		dEntropy = make([]float32, len(dLogProbs))
+	}
+	if len(dLogProbs) != t.scored || len(dEntropy) != t.scored {
+		return fmt.Errorf("xla: %d logprob and %d entropy derivatives for %d scored tokens", len(dLogProbs), len(dEntropy), t.scored)
+	}
+	layers := t.b.shape.layers
+	acc := make([]*pjrt.Buffer, layers)
+	defer func() {
+		for _, a := range acc {
+			if a != t.zeros {
+				free(a)
+			}
+		}
+	}()
+	for i := range acc {
+		acc[i] = t.zeros
+	}
+	at, any := 0, false
+	for i := range t.passes {
+		p := &t.passes[i]
+		n := len(p.scored)
+		a, b := dLogProbs[at:at+n], dEntropy[at:at+n]
+		at += n
+		if allZero(a) && allZero(b) {
+			continue
+		}
+		any = true
+		if err := t.backward(ctx, p, a, b, acc); err != nil {
+			return err
+		}
+	}
+	if !any {
+		return nil
+	}
+	sum := make([]float32, 0, len(t.grad))
+	for _, a := range acc {
+		g, err := get[float32](a, t.lora.size)
+		if err != nil {
+			return err
+		}
+		sum = append(sum, g...)
+	}
+	for i, x := range sum {
+		t.grad[i] += x
+	}
+	return nil
+}
+
+func allZero(x []float32) bool {
+	for _, v := range x {
+		if v != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// backward runs one pass from the head down and replaces acc layer by layer.
+func (t *trainer) backward(ctx context.Context, p *pass, a, b []float32, acc []*pjrt.Buffer) error {
+	layer, err := t.layerBackward(p.layout)
+	if err != nil {
+		return err
+	}
+	dev := t.b.dev
+	d, err := dev.putF32(make([]float32, p.rows()*t.b.shape.hidden), p.rows(), t.b.shape.hidden)
+	if err != nil {
+		return err
+	}
+	defer func() { free(d) }()
+	err = t.chunks(ctx, p, func(c chunk) error {
+		ca, cb := make([]float32, c.size), make([]float32, c.size)
+		copy(ca, a[c.lo:c.hi])
+		copy(cb, b[c.lo:c.hi])
+		if allZero(ca) && allZero(cb) {
+			return nil
+		}
+		head, err := t.head("head backward", c.size, emitHeadBack)
+		if err != nil {
+			return err
+		}
+		scatter, err := t.scatter(p.rows(), c.size)
+		if err != nil {
+			return err
+		}
+		args, owned, err := t.headArgs(p, c, t.inv)
+		defer func() { free(owned...) }()
+		if err != nil {
+			return err
+		}
+		for _, x := range [][]float32{ca, cb} {
+			buf, err := dev.putF32(x, c.size)
+			if err != nil {
+				return err
+			}
+			args, owned = append(args, buf), append(owned, buf)
+		}
+		dh, err := head.run(args)
+		if err != nil {
+			return err
+		}
+		owned = append(owned, dh...)
+		next, err := scatter.run(d, c.rows, dh[0])
+		if err != nil {
+			return err
+		}
+		free(d)
+		d = next[0]
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for l := t.b.shape.layers - 1; l >= 0; l-- {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		out, err := layer.run(append([]*pjrt.Buffer{p.inputs[l], d, acc[l]}, t.layerArgs(p, l, t.params)...)...)
+		if err != nil {
+			return err
+		}
+		free(d)
+		if acc[l] != t.zeros {
+			free(acc[l])
+		}
+		d, acc[l] = out[0], out[1]
+	}
+	return nil
+}
+
+// Grad is the accumulated gradient.
+func (t *trainer) Grad() []float32 { return t.grad }
+
+// ZeroGrad clears it.
+func (t *trainer) ZeroGrad() { clear(t.grad) }
+
+// Close frees parameters, activations and programs.
+func (t *trainer) Close() error {
+	if t.closed {
+		return nil
+	}
+	t.closed = true
+	t.drop()
+	free(t.params...)
+	free(t.zeros)
+	var errs []error
+	for _, p := range t.heads {
+		errs = append(errs, p.close())
+	}
+	for _, p := range t.graphs {
+		p.close()
+	}
+	t.b.release()
+	return errors.Join(errs...)
+}
