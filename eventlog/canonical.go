@@ -159,7 +159,11 @@ func appendFloat(dst []byte, f float64, bits int) ([]byte, error) {
 		return nil, fmt.Errorf("%v is not a JSON number: leave the key out instead", f)
 	}
 	if a := math.Abs(f); a != 0 && (a < 1e-6 || a >= 1e21) {
-		return strconv.AppendFloat(dst, f, 'e', -1, bits), nil
+		dst = strconv.AppendFloat(dst, f, 'e', -1, bits)
+		if n := len(dst); dst[n-2] == '0' && dst[n-3] == '-' { // e-07: one digit is enough
+			dst = append(dst[:n-2], dst[n-1])
+		}
+		return dst, nil
 	}
 	return strconv.AppendFloat(dst, f, 'f', -1, bits), nil
 }

@@ -225,25 +225,7 @@ type chatWriter struct {
 func (c *chatWriter) add(e *Event) {
 	switch e.Kind {
 	case Reasoning, Text, ToolCall:
-		// The form's order is reasoning, content, calls; what comes again is a
-		// new message.
-		again := e.Kind == Reasoning && (c.reasoning != "" || c.content != nil || c.calls != nil) ||
-			e.Kind == Text && (c.content != nil || c.calls != nil)
-		if again || c.open && c.author != e.Author {
-			c.flush()
-		}
-		c.open, c.author = true, e.Author
-		switch e.Kind {
-		case Reasoning:
-			c.reasoning = e.text()
-		case Text:
-			s := e.text()
-			c.content = &s
-		default:
-			for _, call := range e.Calls() {
-				c.calls = append(c.calls, call.openAI(e))
-			}
-		}
+		c.agent(e)
 	case ToolResult:
 		c.flush()
 		c.messages = append(c.messages, map[string]any{"role": "tool", "tool_call_id": e.CallID, "content": e.resultText()})
@@ -267,12 +249,37 @@ func (c *chatWriter) add(e *Event) {
 	}
 }
 
+// agent adds what the agent did to the open message, or opens another: the
+// form's order is reasoning, content, calls.
+func (c *chatWriter) agent(e *Event) {
+	if e.Kind == Reasoning && e.text() == "" {
+		return // the form has no empty reasoning
+	}
+	again := e.Kind == Reasoning && (c.reasoning != "" || c.content != nil || c.calls != nil) ||
+		e.Kind == Text && (c.content != nil || c.calls != nil)
+	if again || c.open && c.author != e.Author {
+		c.flush()
+	}
+	c.open, c.author = true, e.Author
+	switch e.Kind {
+	case Reasoning:
+		c.reasoning = e.text()
+	case Text:
+		s := e.text()
+		c.content = &s
+	default:
+		for _, call := range e.Calls() {
+			c.calls = append(c.calls, call.openAI(e))
+		}
+	}
+}
+
 func (c *chatWriter) flush() {
 	if !c.open {
 		return
 	}
 	m := map[string]any{"role": "assistant", "content": nil}
-	if c.content != nil {
+	if c.content != nil && (*c.content != "" || c.calls == nil) {
 		m["content"] = *c.content
 	}
 	if c.reasoning != "" {

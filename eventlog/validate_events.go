@@ -101,12 +101,12 @@ func checkPayload(p *problems, at string, e *Event) {
 		if !ok {
 			v = "<absent>"
 		}
-		p.add(at+".payload."+key, fmt.Sprintf("%.80v", v), "%s", remedy)
+		p.add(at+".payload."+key, fmt.Sprintf("%.80s", fmt.Sprint(v)), "%s", remedy)
 	}
 	str := func(key string, required bool) {
 		v, ok := e.Payload[key]
 		if _, is := v.(string); ok && !is || required && !ok {
-			bad(key, "a "+e.Kind.String()+" event wants a string here")
+			bad(key, "want a string in an event of kind "+e.Kind.String())
 		}
 	}
 	switch e.Kind {
@@ -116,7 +116,7 @@ func checkPayload(p *problems, at string, e *Event) {
 		if e.Payload["action"] == nil {
 			str("stage", false)
 			if e.Payload["stage"] == nil {
-				bad("action", "a tool_call event wants an action (or a stage)")
+				bad("action", "want an action (or a stage) in a tool call")
 			}
 		}
 		if e.CallID == "" {
@@ -131,7 +131,7 @@ func checkPayload(p *problems, at string, e *Event) {
 		str("error", false)
 		_, output := e.Payload["output"]
 		if _, failed := e.Payload["error"]; !output && !failed {
-			bad("output", "a tool_result event wants an output, an error or both")
+			bad("output", "want an output, an error or both in a tool result")
 		}
 		if e.CallID == "" {
 			p.add(at+".call_id", `""`, "a tool result needs the id of its call; Builder.Append finds it where only one call is open")

@@ -148,7 +148,7 @@ func logprobRule(w Writer) string {
 	case Expert:
 		return "an expert token has NaN or the teacher's logprob, finite and <= 0"
 	}
-	return fmt.Sprintf("a %v token was not sampled: want NaN", w)
+	return fmt.Sprintf("%v tokens were not sampled: want NaN", w)
 }
 
 // checkPrefix compares the shared tokens of a branch and its parent.
