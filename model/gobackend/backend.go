@@ -18,6 +18,11 @@ type Options struct {
 	// instead of recomputing each layer in Backward; 0 is 128 MiB, negative
 	// keeps nothing. Gradients do not depend on it.
 	ActivationBytes int64
+	// DropWeights lets New clear the layers' matrices of m.Weights as soon as
+	// each layer is packed, which halves the memory of a large model. The model
+	// then serves this backend only: Full trainers, other backends and saving
+	// need the matrices and fail.
+	DropWeights bool
 }
 
 const defaultActivationBytes = 128 << 20
@@ -55,7 +60,7 @@ func New(m *model.Model, opts Options) (model.Backend, error) {
 	}
 	b := &backend{m: m, pool: f32.NewPool(opts.Threads), opts: opts}
 	var err error
-	if b.net, err = newNet(m.Config, m.Weights, b.pool); err != nil {
+	if b.net, err = newNet(m.Config, m.Weights, b.pool, opts.DropWeights); err != nil {
 		return nil, fmt.Errorf("gobackend: %w", err)
 	}
 	return b, nil

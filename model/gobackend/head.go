@@ -6,7 +6,10 @@ import (
 	"github.com/skein-rl/skein/model/gobackend/internal/f32"
 )
 
-const headRows = 256 // rows of logits held at once
+const (
+	headRows  = 256  // rows of logits held at once
+	headVocab = 4096 // vocabulary rows of the head transposed at once, a multiple of f32.PanelWidth
+)
 
 // headState is the language-model head on the S scored rows of a batch.
 type headState struct {
@@ -15,7 +18,7 @@ type headState struct {
 	logits      []float32 // [headRows, V]
 	logp, ent   []float32 // [S]
 	dhn         []float32 // [S, H]
-	transposed  []float32 // panels of the head as B operand [V, H]
+	panels      []float32 // a block of the head as B operand [headVocab, H]
 }
 
 // forwardHead scores the batch: z = logits/T, logp = z_target - logsumexp(z),
@@ -68,8 +71,7 @@ func scoreRow(z []float32, target int, temperature float64) (logp, entropy float
 func (n *net) backwardHead(ex *exec, b *batch, s *headState, dlogp, dent []float32, dHead []float32) {
 	rows := len(b.rows)
 	s.dhn = resize(s.dhn, rows*n.hidden)
-	s.transposed = resize(s.transposed, f32.PackedLen(n.vocab, n.hidden))
-	f32.Transpose(ex.pool, s.transposed, n.head.w, n.hidden, n.vocab)
+	s.panels = resize(s.panels, f32.PackedLen(min(n.vocab, headVocab), n.hidden))
 	for lo := 0; lo < rows; lo += headRows {
 		m := min(headRows, rows-lo)
 		ex.project(s.logits, s.hn[lo*n.hidden:], n.head, nil, 0, m)
@@ -80,8 +82,12 @@ func (n *net) backwardHead(ex *exec, b *batch, s *headState, dlogp, dent []float
 			}
 			gradRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), s.temperature, s.ent[lo+i], dlogp[lo+i], de)
 		})
-		f32.Gemm(ex.pool, m, n.hidden, n.vocab, f32.A{Data: s.logits, RowStride: n.vocab, ColStride: 1},
-			f32.Packed(s.transposed, n.vocab), s.dhn[lo*n.hidden:], n.hidden, false)
+		for v := 0; v < n.vocab; v += headVocab {
+			k := min(headVocab, n.vocab-v)
+			f32.Transpose(ex.pool, s.panels, n.head.w[v*n.hidden:], n.hidden, k)
+			f32.Gemm(ex.pool, m, n.hidden, k, f32.A{Data: s.logits[v:], RowStride: n.vocab, ColStride: 1},
+				f32.Packed(s.panels, k), s.dhn[lo*n.hidden:], n.hidden, v > 0)
+		}
 		if dHead != nil {
 			ex.outer(dHead, s.logits, n.vocab, n.vocab, s.hn[lo*n.hidden:], n.hidden, m)
 		}

@@ -60,8 +60,9 @@ type linear struct {
 
 func (l linear) panels() f32.B { return f32.Packed(l.w, l.in) }
 
-// newNet checks and packs w.
-func newNet(c model.Config, w *model.Weights, pool *f32.Pool) (*net, error) {
+// newNet checks and packs w. With drop it clears the layers' matrices of w as
+// it goes.
+func newNet(c model.Config, w *model.Weights, pool *f32.Pool, drop bool) (*net, error) {
 	n := &net{dims: newDims(c), embed: w.Embed, norm: w.Norm, rope: newRope(c)}
 	if len(w.Layers) != c.NumHiddenLayers {
 		return nil, fmt.Errorf("weights have %d layers, num_hidden_layers is %d", len(w.Layers), c.NumHiddenLayers)
@@ -82,6 +83,10 @@ func newNet(c model.Config, w *model.Weights, pool *f32.Pool) (*net, error) {
 	for i := range n.layers {
 		if err := n.packLayer(i, &w.Layers[i], pool); err != nil {
 			return nil, err
+		}
+		if drop {
+			l := &w.Layers[i]
+			w.Layers[i] = model.LayerWeights{InputNorm: l.InputNorm, PostNorm: l.PostNorm}
 		}
 	}
 	n.head = fuse(pool, n.hidden, head)

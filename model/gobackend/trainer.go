@@ -93,7 +93,7 @@ func (t *trainer) build(params []float32) (*net, *lora, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	n, err := newNet(t.b.m.Config, w, t.b.pool)
+	n, err := newNet(t.b.m.Config, w, t.b.pool, false)
 	return n, nil, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/skein-rl/skein/model"
 )
@@ -89,9 +90,15 @@ func argmax(logits []float32) (int, error) {
 	return best, nil
 }
 
+// buffers holds probabilities between draws.
+var buffers = sync.Pool{New: func() any { return new([]float64) }}
+
 // drawAll inverts the cumulative distribution in the order of ids.
 func drawAll(logits []float32, top, inv, u float64) (int32, float32, error) {
-	probs := make([]float64, len(logits))
+	buf := buffers.Get().(*[]float64)
+	defer buffers.Put(buf)
+	*buf = slices.Grow((*buf)[:0], len(logits))
+	probs := (*buf)[:len(logits)]
 	var sum float64
 	for i, v := range logits {
 		probs[i] = math.Exp((float64(v) - top) * inv)
@@ -135,12 +142,25 @@ func byLikelihood(a, b ranked) int {
 }
 
 func drawFiltered(logits []float32, top, inv, u float64, s model.Sampling) (int32, float32, error) {
-	heap := make([]ranked, 0, len(logits))
+	buf := buffers.Get().(*[]float64)
+	defer buffers.Put(buf)
+	*buf = slices.Grow((*buf)[:0], len(logits))
+	probs := (*buf)[:len(logits)]
 	var mass float64
 	for i, v := range logits {
-		if p := math.Exp((float64(v) - top) * inv); p > 0 {
-			heap = append(heap, ranked{int32(i), v, p})
-			mass += p
+		probs[i] = math.Exp((float64(v) - top) * inv)
+		mass += probs[i]
+	}
+	// Tokens under an even share of the mass that top-p drops add up to less than
+	// it: none of them is needed to reach top-p.
+	floor := 0.0
+	if s.TopK == 0 {
+		floor = (1 - s.TopP) * mass / float64(len(logits))
+	}
+	var heap []ranked
+	for i, p := range probs {
+		if p > 0 && p >= floor {
+			heap = append(heap, ranked{int32(i), logits[i], p})
 		}
 	}
 	// Tokens leave a heap in order of likelihood: a filter usually keeps few of many.
@@ -172,7 +192,7 @@ func drawFiltered(logits []float32, top, inv, u float64, s model.Sampling) (int3
 	kept = kept[:n]
 	// Ids ascend, as in drawAll: a filter that keeps every token changes nothing.
 	slices.SortFunc(kept, func(a, b ranked) int { return int(a.id) - int(b.id) })
-	probs := make([]float64, n)
+	probs = probs[:n]
 	var sum float64
 	for i, r := range kept {
 		probs[i] = r.p
