@@ -27,7 +27,7 @@ type Chat interface {
 	Render(messages []Message, tools []tool.Spec, generate bool) (string, error)
 	// Encode turns rendered text into ids; marks of the template become special
 	// tokens, and nothing is added at either end.
-	Encode(text string) ([]int32, error)
+	Encode(text string) []int32
 	// Decode turns ids into text, special tokens included.
 	Decode(ids []int32) string
 	// Special lists the marks that Encode turns into special tokens. They are
@@ -54,10 +54,7 @@ func newTranscript(chat Chat, tools []tool.Spec, messages []Message) (*transcrip
 	if err != nil {
 		return nil, fmt.Errorf("template: %w", err)
 	}
-	ids, err := chat.Encode(text)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
+	ids := chat.Encode(text)
 	if len(ids) == 0 {
 		return nil, errors.New("template: the rendered prompt is empty")
 	}
@@ -105,9 +102,7 @@ func (t *transcript) extend(results []Message) (delta, error) {
 	if extends {
 		d.text = rest
 	}
-	if d.ids, err = t.chat.Encode(d.text); err != nil {
-		return delta{}, fmt.Errorf("tokenizer: %w", err)
-	}
+	d.ids = t.chat.Encode(d.text)
 	if !extends {
 		d.forked, d.shared = true, commonPrefix(t.ids, d.ids)
 	}
@@ -162,11 +157,7 @@ func EncodeDemo(chat Chat, tools []tool.Spec, messages []Message) (ids []int32, 
 		}
 	}
 	for i := first; i < len(messages); {
-		turn, err := chat.Encode(messages[i].Content)
-		if err != nil {
-			return nil, nil, fmt.Errorf("rollout: demonstration: tokenizer: %w", err)
-		}
-		t.emitted(append(turn, stop[0]), true)
+		t.emitted(append(chat.Encode(messages[i].Content), stop[0]), true)
 		mark(true)
 		next := i + 1
 		for next < len(messages) && messages[next].Role != "assistant" {

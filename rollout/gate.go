@@ -140,7 +140,7 @@ func (g *policyGate) beginTrain(ctx context.Context, minimum uint64) error {
 		}
 		if g.pins == 0 && g.serving.version != g.latest.version {
 			if err := g.swap(ctx, g.latest); err != nil {
-				return false, err
+				g.latest = g.serving // the follower tries again and reports why
 			}
 		}
 		if g.serving.version < minimum {

@@ -238,17 +238,27 @@ func readCall(value json.RawMessage) Part {
 	return part
 }
 
-// FormatCalls writes calls the way ParseTurn reads them, compactly: what a
-// demonstration teaches.
+// FormatCalls writes calls the way ParseTurn reads them, without a blank: what
+// a demonstration for a small vocabulary teaches.
 func FormatCalls(calls []tool.Call) string {
-	var b strings.Builder
-	for _, c := range calls {
+	return formatCalls(calls, callOpen+`{"name":%s,"arguments":%s}`+callClose, "")
+}
+
+// FormatCallsSpaced writes calls with the blanks and line ends that models
+// trained on the Hermes convention are used to.
+func FormatCallsSpaced(calls []tool.Call) string {
+	return formatCalls(calls, callOpen+"\n"+`{"name": %s, "arguments": %s}`+"\n"+callClose, "\n")
+}
+
+func formatCalls(calls []tool.Call, format, between string) string {
+	out := make([]string, len(calls))
+	for i, c := range calls {
 		name, _ := json.Marshal(c.Name)
 		args := c.Arguments
 		if len(args) == 0 {
 			args = json.RawMessage("{}")
 		}
-		fmt.Fprintf(&b, `%s{"name":%s,"arguments":%s}%s`, callOpen, name, args, callClose)
+		out[i] = fmt.Sprintf(format, name, args)
 	}
-	return b.String()
+	return strings.Join(out, between)
 }

@@ -376,4 +376,3 @@ func (r bfclRow) score(ep rollout.Episode) float64 {
 	}
 	return r.ref.Score(ep.Calls)
 }
-

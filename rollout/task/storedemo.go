@@ -107,12 +107,13 @@ func (s *Store) DemoConversation(index uint64, noiseRate float64, rng *rand.Rand
 	if err != nil {
 		return nil, err
 	}
-	return Converse(context.Background(), t, p.demo(h))
+	return Converse(context.Background(), t, p.demo(h), rollout.FormatCalls)
 }
 
 // Converse writes out a task's conversation with the given assistant turns,
-// running their calls in a fresh environment.
-func Converse(ctx context.Context, t rollout.Task, turns []rollout.Turn) ([]rollout.Message, error) {
+// running their calls in a fresh environment. format is rollout.FormatCalls or
+// rollout.FormatCallsSpaced.
+func Converse(ctx context.Context, t rollout.Task, turns []rollout.Turn, format func([]tool.Call) string) ([]rollout.Message, error) {
 	messages := rollout.Opening(t)
 	env := t.NewEnv()
 	n := 0
@@ -124,7 +125,7 @@ func Converse(ctx context.Context, t rollout.Task, turns []rollout.Turn) ([]roll
 		if i == len(turns)-1 && !t.SingleTurn {
 			return nil, fmt.Errorf("task %s %s: the demonstration ends with calls; end it with a text", t.Source, t.ID)
 		}
-		messages = append(messages, rollout.Message{Role: "assistant", Content: turn.Text + rollout.FormatCalls(turn.Calls)})
+		messages = append(messages, rollout.Message{Role: "assistant", Content: turn.Text + format(turn.Calls)})
 		if i == len(turns)-1 {
 			break
 		}
