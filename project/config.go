@@ -40,10 +40,8 @@ type Config struct {
 type TaskConfig struct {
 	// Name is a registered source: "store", "gsm8k", "bfcl_simple".
 	Name string `yaml:"name"`
-	// Path is the folder with the source's data, for sources that have some.
-	Path string `yaml:"path"`
-	// Seed makes generated tasks and the order of tasks reproducible.
-	Seed uint64 `yaml:"seed"`
+	// Options are the source's own: a seed, the folder of its data.
+	Options map[string]string `yaml:"options"`
 }
 
 // WarmupConfig is the supervised warm-up on demonstrations before the first
@@ -87,7 +85,7 @@ type EvalConfig struct {
 func DefaultConfig() Config {
 	return Config{
 		Run: "run", Model: EmbeddedTiny, Backend: "go", Dtype: "f32",
-		Task:     TaskConfig{Name: "store", Seed: 1},
+		Task:     TaskConfig{Name: "store"},
 		LoRA:     model.LoRAConfig{Rank: 16, Alpha: 32, Targets: slices.Clone(model.Projections)},
 		Training: learner.DefaultConfig(),
 		Warmup:   WarmupConfig{Epochs: 1, LearningRate: 2e-4, BatchTokens: 4096},

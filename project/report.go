@@ -32,8 +32,8 @@ type chart struct {
 var charts = []chart{
 	{Title: "Reward and held-out success", Note: "Mean reward of the trained groups; greedy success on held-out tasks.", Metrics: []string{rewardMetric}, Heldout: true},
 	{Title: "Policy entropy", Note: "Mean entropy of the sampled distribution, in nats per token.", Metrics: []string{"entropy"}},
-	{Title: "Staleness", Note: "Token-weighted age of the trained tokens, in policy versions.", Metrics: []string{"staleness"}},
-	{Title: "Engine against learner", Note: "Absolute difference between the behaviour logprob and the learner's, before the update.", Metrics: []string{"logprob_gap_mean", "logprob_gap_max"}},
+	{Title: "Staleness", Note: "Token-weighted age of the trained tokens, in policy versions.", Metrics: []string{"staleness/mean", "staleness/max"}},
+	{Title: "Engine against learner", Note: "Absolute difference between the behaviour logprob and the learner's, before the update.", Metrics: []string{"logprob_gap/mean_abs", "logprob_gap/same_version_max_abs"}},
 	{Title: "Gradient norm", Note: "Global norm before clipping.", Metrics: []string{"grad_norm"}},
 }
 
@@ -99,7 +99,7 @@ func draw(c chart, s Summary) (svg string, drawn bool, err error) {
 		line.Width = vg.Points(1.5)
 		points.Radius = vg.Points(2)
 		p.Add(line, points)
-		p.Legend.Add(strings.ReplaceAll(name, "_", " "), line)
+		p.Legend.Add(strings.NewReplacer("_", " ", "/", " ").Replace(name), line)
 		drawn = true
 		return nil
 	}

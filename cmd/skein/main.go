@@ -1,0 +1,104 @@
+// Command skein trains tool-using language-model agents with reinforcement
+// learning, from one process to a cluster. This package is flags and wiring;
+// the work is done by the rooms it joins.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skein-rl/skein/project"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	project.WatchParent(cancel)
+	if err := newRoot().ExecuteContext(ctx); err != nil {
+		if !errors.Is(err, errReported) {
+			fmt.Fprintln(os.Stderr, "skein:", err)
+		}
+		os.Exit(exitCode(err))
+	}
+}
+
+// errReported ends a command with status 1 whose outcome is already printed.
+var errReported = errors.New("reported")
+
+// exitCode: 130 after Ctrl-C (the run can be resumed), else 1.
+func exitCode(err error) int {
+	if errors.Is(err, context.Canceled) {
+		return 130
+	}
+	return 1
+}
+
+// globals are the flags every command has.
+type globals struct {
+	json    bool
+	verbose bool
+}
+
+func newRoot() *cobra.Command {
+	g := &globals{}
+	root := &cobra.Command{
+		Use:   "skein",
+		Short: "Train tool-using language-model agents with reinforcement learning",
+		Long: `Skein trains tool-using language-model agents with reinforcement learning,
+from a laptop to a cluster, as one binary.
+
+Start here:
+  skein quickstart                 one process, nothing to install
+  skein train --config run.yaml    your own run
+  skein up --config run.yaml       the same run as a local cluster of processes`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version(),
+	}
+	root.PersistentFlags().BoolVar(&g.json, "json", false, "progress on stderr, one JSON object as the last line of stdout")
+	root.PersistentFlags().BoolVarP(&g.verbose, "verbose", "v", false, "log what every part does")
+	root.AddCommand(
+		newQuickstart(g), newTrain(g), newUp(g), newNode(g), newStatus(g),
+		newLog(g), newModel(g), newVerify(g), newDoctor(g), newDev(g),
+	)
+	return root
+}
+
+// logger writes to stderr; quiet unless --verbose.
+func (g *globals) logger() *slog.Logger {
+	level := slog.LevelWarn
+	if g.verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// result prints a command's outcome: v as one line of JSON with --json, else
+// what text prints.
+func (g *globals) result(v any, text func()) error {
+	if !g.json {
+		text()
+		return nil
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encoding the result: %w", err)
+	}
+	fmt.Println(string(b))
+	return nil
+}
+
+// infoLogger is the log of a long-running node: what happens, on stderr.
+func infoLogger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
+}

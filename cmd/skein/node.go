@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skein-rl/skein/project"
+)
+
+func newNode(g *globals) *cobra.Command {
+	var opt project.NodeOptions
+	var tokenFile, config string
+	var sets []string
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Run one node of a cluster",
+		Long: `node runs the named roles on this machine until it is stopped. The first replay
+node makes the cluster and its join token (DIR/token); every other node joins
+with that token. SIGTERM drains: a worker finishes or returns its groups.
+
+  replay    holds EventLogs, adapters and the run's state (run 1, 3 or 5 of them)
+  worker    rolls out groups under the newest policy
+  learner   trains complete groups and publishes policies; starts the run of --config
+            (a second learner stands by and takes over when the first one is gone)`,
+		Example: `  skein node --role replay --dir /var/lib/skein --listen 10.0.0.1:7400
+  skein node --role replay --dir /var/lib/skein --listen 10.0.0.2:7400 --join 10.0.0.1:7400 --token-file token
+  skein node --role worker --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token
+  skein node --role learner --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token --config run.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			token, err := readToken(tokenFile)
+			if err != nil {
+				return err
+			}
+			opt.Token = token
+			if config != "" {
+				cfg, notes, err := project.Load(config, sets)
+				if err != nil {
+					return err
+				}
+				printNotes(notes)
+				opt.Config = &cfg
+			}
+			if opt.Dir == "" {
+				return fmt.Errorf("--dir: \"\": name a folder for the node's data, keys and logs")
+			}
+			opt.Log, opt.Version = g.logger(), version()
+			if !g.verbose {
+				opt.Log = infoLogger()
+			}
+			opt.Ready = func(addr string) { fmt.Fprintln(os.Stderr, "skein node: serving on", addr) }
+			return project.RunNode(cmd.Context(), opt)
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&opt.Roles, "role", nil, "roles of this node: replay, worker, learner (required)")
+	f.StringVar(&opt.Dir, "dir", "", "folder for the node's data, keys and logs (required)")
+	f.StringVar(&opt.Listen, "listen", "127.0.0.1:0", "address to serve on (replay nodes); port 0 takes a free one and keeps it")
+	f.StringVar(&opt.ID, "id", "", "node id, unique in the cluster (default: kept in the folder)")
+	f.StringSliceVar(&opt.Join, "join", nil, "addresses of replay nodes to join by")
+	f.StringVar(&tokenFile, "token-file", "", "file with the cluster's join token")
+	f.StringVar(&config, "config", "", "configuration of the run that a learner starts")
+	f.StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
+	_ = cmd.MarkFlagRequired("role")
+	_ = cmd.MarkFlagRequired("dir")
+	return cmd
+}

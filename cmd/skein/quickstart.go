@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skein-rl/skein/project"
+)
+
+func newQuickstart(g *globals) *cobra.Command {
+	var dir string
+	var sets []string
+	var keep bool
+	cmd := &cobra.Command{
+		Use:   "quickstart",
+		Short: "Train the embedded tiny model on tool calls, in one process, with nothing installed",
+		Long: `quickstart plays every role of Skein in this one process, on the pure-Go
+backend: a replay store, a rollout worker and a learner train the embedded tiny
+model with GRPO on a multi-turn tool task. It ends with a before/after table on
+held-out tasks.`,
+		Example: `  skein quickstart
+  skein quickstart --set training.max_steps=40 --dir runs/longer
+  skein quickstart --json | jq .heldout_after`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, notes, err := project.LoadRecipe("quickstart", sets)
+			if err != nil {
+				return err
+			}
+			printNotes(notes)
+			if dir == "" {
+				tmp, err := os.MkdirTemp("", "skein-quickstart-")
+				if err != nil {
+					return err
+				}
+				if !keep {
+					defer os.RemoveAll(tmp)
+				}
+				dir = tmp
+			}
+			return runLocal(cmd.Context(), g, cfg, dir)
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "", "keep the run here, resumable (default: a temporary folder, removed at the end)")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the temporary folder")
+	cmd.Flags().StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
+	return cmd
+}
+
+func printNotes(notes []string) {
+	for _, n := range notes {
+		fmt.Fprintln(os.Stderr, "note:", n)
+	}
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skein-rl/skein/project"
+)
+
+func newTrain(g *globals) *cobra.Command {
+	var config, dir string
+	var sets []string
+	var dry bool
+	cmd := &cobra.Command{
+		Use:   "train",
+		Short: "Run a training configuration in one process",
+		Long: `train plays every role of a run in this process. Started again with the same
+--dir it continues where it stopped, with the same next batch. For separate
+processes see skein up; for several machines see skein node.`,
+		Example: `  skein train --config recipes/store-grpo.yaml
+  skein train --config recipes/store-grpo.yaml --set training.learning_rate=2e-4 --set training.loss_type=dapo --dir runs/mine
+  skein train --config recipes/store-grpo.yaml --dry-run`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, notes, err := project.Load(config, sets)
+			if err != nil {
+				return err
+			}
+			printNotes(notes)
+			if dry {
+				text, err := cfg.YAML()
+				if err != nil {
+					return err
+				}
+				_, err = os.Stdout.Write(text)
+				return err
+			}
+			if dir == "" {
+				dir = filepath.Join("runs", cfg.Run)
+			}
+			return runLocal(cmd.Context(), g, cfg, dir)
+		},
+	}
+	cmd.Flags().StringVar(&config, "config", "", "configuration file (YAML onto the defaults)")
+	cmd.Flags().StringVar(&dir, "dir", "", "folder of the run (default runs/RUN)")
+	cmd.Flags().StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the resolved configuration and stop")
+	return cmd
+}
+
+// runLocal runs a configuration in this process and prints its outcome.
+func runLocal(ctx context.Context, g *globals, cfg project.Config, dir string) error {
+	sum, err := project.RunLocal(ctx, cfg, project.LocalOptions{Dir: dir, Log: g.logger(), Progress: os.Stderr})
+	return finish(g, sum, dir, err)
+}
+
+// finish prints a run's outcome; an interrupted run says how to go on.
+func finish(g *globals, sum project.Summary, dir string, err error) error {
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintf(os.Stderr, "stopped after step %d; the same command with --dir %s goes on from there\n", sum.Steps, dir)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	return g.result(sum, func() {
+		fmt.Print("\n", sum.Table())
+		fmt.Printf("  report: %s\n", filepath.Join(dir, "report.html"))
+	})
+}

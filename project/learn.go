@@ -1,0 +1,225 @@
+package project
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/skein-rl/skein/learner"
+	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/project/supervised"
+	"github.com/skein-rl/skein/replay"
+	"github.com/skein-rl/skein/rollout/task"
+)
+
+// identity binds checkpoints to what they were trained from and on.
+func (p *parts) identity(run string) learner.Identity {
+	return learner.Identity{
+		Run: run, Base: p.model.Digest, LoRA: p.cfg.LoRA,
+		Dataset: learner.Dataset{Name: p.source.Name(), Digest: task.Identity(p.source)},
+	}
+}
+
+// ensureRun makes the run exist in the store, warming its start adapter up
+// first when the configuration asks for it. Calling it again, from anywhere,
+// finds the run.
+func (p *parts) ensureRun(ctx context.Context, st replay.Store, dir string, log *slog.Logger, progress io.Writer) error {
+	_, err := st.Status(ctx, p.cfg.Run)
+	if err == nil || !errors.Is(err, replay.ErrNotFound) {
+		return err
+	}
+	text, err := p.cfg.YAML()
+	if err != nil {
+		return err
+	}
+	spec := replay.RunSpec{
+		Run: p.cfg.Run, Config: text,
+		GroupSize:     uint32(p.cfg.Training.NumGenerations),
+		GroupsPerStep: uint32(p.cfg.Training.GroupsPerStep),
+		MaxStaleness:  p.cfg.Training.MaxStaleness,
+		TicketTTL:     p.cfg.Rollout.GroupTimeout,
+		MaxAttempts:   p.cfg.Rollout.MaxAttempts,
+		BaseDigest:    p.model.Digest,
+	}
+	if p.cfg.Warmup.Examples > 0 {
+		a, err := p.warmUp(ctx, filepath.Join(dir, "warmup"), log, progress)
+		if err != nil {
+			return fmt.Errorf("project: warm-up: %w", err)
+		}
+		if spec.StartAdapter, err = st.PutBlob(ctx, a.Encode()); err != nil {
+			return fmt.Errorf("project: storing the start adapter: %w", err)
+		}
+	}
+	if err := st.CreateRun(ctx, spec); err != nil {
+		return fmt.Errorf("project: creating run %s: %w", p.cfg.Run, err)
+	}
+	return nil
+}
+
+// startAdapter is where policy version 0 of the run stands.
+func (p *parts) startAdapter(ctx context.Context, st replay.Store, spec replay.RunSpec) (*model.Adapter, error) {
+	if spec.StartAdapter == "" {
+		return model.NewAdapter(p.model.Config, p.cfg.LoRA, p.model.Digest, p.cfg.Training.Seed)
+	}
+	blob, err := st.GetBlob(ctx, spec.StartAdapter)
+	if err != nil {
+		return nil, fmt.Errorf("project: start adapter of run %s: %w", spec.Run, err)
+	}
+	a, err := model.DecodeAdapter(blob)
+	if err != nil {
+		return nil, fmt.Errorf("project: start adapter of run %s: %w", spec.Run, err)
+	}
+	return a, errors.Join(a.Check(p.model.Config), a.CheckBase(p.model.Digest))
+}
+
+// learn trains the run to its last step. The run exists.
+func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks learner.Hooks) error {
+	status, err := st.Status(ctx, p.cfg.Run)
+	if err != nil {
+		return err
+	}
+	start, err := p.startAdapter(ctx, st, status.Spec)
+	if err != nil {
+		return err
+	}
+	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: p.cfg.LoRA})
+	if err != nil {
+		return err
+	}
+	defer tr.Close()
+	l, err := learner.New(p.cfg.Training, p.identity(p.cfg.Run), tr, start.Params)
+	if err != nil {
+		return err
+	}
+	lc := learner.DefaultLoopConfig(p.cfg.Run, holder)
+	lc.EvalEvery, lc.EvalCount, lc.EvalStart = uint64(p.cfg.Eval.Every), uint32(p.cfg.Eval.Tasks), p.cfg.Eval.Tasks > 0
+	if p.cfg.Eval.Tasks == 0 {
+		lc.EvalEvery = 0
+	} else if lc.EvalEvery == 0 {
+		lc.EvalEvery = uint64(p.cfg.Training.MaxSteps) // the last step only
+	}
+	loop, err := learner.NewLoop(lc, st, l, hooks)
+	if err != nil {
+		return err
+	}
+	sum, err := loop.Run(ctx)
+	if err == nil && sum.Interrupted {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// finishRun waits for the evaluation of the last version and closes the run.
+// It is the scheduler's only duty: dispatch itself is a rule of the fold.
+func finishRun(ctx context.Context, st replay.Store, c Config) error {
+	tick := time.NewTicker(300 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		done, err := finished(ctx, st, c)
+		if err != nil && !errors.Is(err, replay.ErrUnavailable) && !errors.Is(err, replay.ErrNotFound) {
+			return err
+		}
+		if err == nil && done {
+			return st.FinishRun(ctx, c.Run)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// finished says whether every step is made and the last version evaluated.
+func finished(ctx context.Context, st replay.Store, c Config) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	s, err := st.Status(ctx, c.Run)
+	if err != nil || s.Finished {
+		return s.Finished, err
+	}
+	if s.LastStep == nil || s.LastStep.Step < uint64(c.Training.MaxSteps) {
+		return false, nil
+	}
+	if c.Eval.Tasks == 0 {
+		return true, nil
+	}
+	e, err := st.EvalStatus(ctx, c.Run, s.Latest.Version)
+	return err == nil && e.Done == e.Requested, err
+}
+
+// demoRows turns the first n demonstrations of the source into SFT rows.
+func (p *parts) demoRows(ctx context.Context, n int) ([]learner.SFTRow, error) {
+	var rows []learner.SFTRow
+	for i := range uint64(n) {
+		t, err := p.source.Train(i)
+		if err != nil {
+			return nil, err
+		}
+		if len(t.Demo) == 0 {
+			return nil, fmt.Errorf("task source %s has no demonstrations (task %s): set warmup.examples to 0", p.source.Name(), t.ID)
+		}
+		messages, err := task.Converse(ctx, t, t.Demo)
+		if err != nil {
+			return nil, err
+		}
+		row, err := supervised.Row(p.chat, t, messages)
+		if err != nil {
+			return nil, err
+		}
+		if len(row.Prompt)+len(row.Tokens) <= p.cfg.Rollout.MaxLen {
+			rows = append(rows, row)
+		}
+	}
+	if len(rows) == 0 {
+		return nil, fmt.Errorf("no demonstration of %s fits into rollout.max_len %d: raise it", p.source.Name(), p.cfg.Rollout.MaxLen)
+	}
+	return rows, nil
+}
+
+// warmUp trains a fresh adapter on demonstrations. It resumes from dir.
+func (p *parts) warmUp(ctx context.Context, dir string, log *slog.Logger, progress io.Writer) (*model.Adapter, error) {
+	rows, err := p.demoRows(ctx, p.cfg.Warmup.Examples)
+	if err != nil {
+		return nil, err
+	}
+	a, err := model.NewAdapter(p.model.Config, p.cfg.LoRA, p.model.Digest, p.cfg.Training.Seed)
+	if err != nil {
+		return nil, err
+	}
+	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: p.cfg.LoRA})
+	if err != nil {
+		return nil, err
+	}
+	defer tr.Close()
+	sc := learner.DefaultSFTConfig()
+	sc.LearningRate, sc.NumTrainEpochs, sc.BatchTokens = p.cfg.Warmup.LearningRate, p.cfg.Warmup.Epochs, p.cfg.Warmup.BatchTokens
+	sc.LRSchedulerType, sc.Seed, sc.TokenBudget = "cosine", p.cfg.Training.Seed, p.cfg.Training.TokenBudget
+	ident := p.identity(p.cfg.Run + "/warmup")
+	ident.Dataset = learner.SFTDataset(p.source.Name()+" demonstrations", rows)
+	l, err := learner.New(sc, ident, tr, a.Params)
+	if err != nil {
+		return nil, err
+	}
+	ck, err := learner.LoadLatest(dir, func(err error) { log.Warn("warm-up checkpoint", "error", err) })
+	if err == nil && ck != nil {
+		err = l.Restore(ck)
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = learner.RunSFT(ctx, l, rows, learner.SFTOptions{Dir: dir, SaveEvery: 20, Progress: func(s learner.SFTProgress) error {
+		if s.Step%5 == 0 || s.Step == s.Steps {
+			fmt.Fprintf(progress, "warm-up %3d/%-3d loss %.4f  %d tokens  %s\n", s.Step, s.Steps, s.Loss, s.Tokens, s.Elapsed.Round(time.Second))
+		}
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return l.Adapter(), nil
+}

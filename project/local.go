@@ -1,0 +1,140 @@
+package project
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/skein-rl/skein/actors"
+	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/learner"
+)
+
+// LocalOptions are the surroundings of a single-process run.
+type LocalOptions struct {
+	Dir      string // of the run: store, checkpoints, summary, report
+	Log      *slog.Logger
+	Progress io.Writer // a line a step; never nil
+}
+
+// RunLocal plays every role of a run in this process, from where the run in
+// Dir stands, and writes summary.json and report.html there. When ctx ends it
+// stops at a safe point and returns the summary so far with ctx's error: the
+// same call goes on from there.
+func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) {
+	began := time.Now()
+	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
+		return Summary{}, fmt.Errorf("project: run folder: %w", err)
+	}
+	if err := claimDir(opt.Dir, kindLocal, c); err != nil {
+		return Summary{}, err
+	}
+	p, err := openParts(c, opt.Log)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer p.Close()
+	node, err := cluster.OpenLocal(localNode(opt.Dir, opt.Log))
+	if err != nil {
+		return Summary{}, err
+	}
+	defer node.Close()
+	if err := node.WaitReady(ctx, 1); err != nil {
+		return Summary{}, err
+	}
+	st := node.Store()
+	if err := p.ensureRun(ctx, st, opt.Dir, opt.Log, opt.Progress); err != nil {
+		return Summary{}, err
+	}
+	runErr := playRoles(ctx, p, st, opt)
+	// The summary is worth having after an interruption too.
+	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	sum, err := Summarize(sctx, st, c.Run)
+	if err != nil {
+		return sum, errors.Join(runErr, err)
+	}
+	sum.Model, sum.Backend, sum.Task = c.Model, p.backend.Name(), c.Task.Name
+	sum.Seconds, sum.PeakRSSMB = time.Since(began).Seconds(), peakRSSMB(os.Getpid())
+	return sum, errors.Join(runErr, writeOutcome(opt.Dir, sum, c))
+}
+
+// localNode is the store of a single process, under the run's folder.
+func localNode(dir string, log *slog.Logger) cluster.Config {
+	cfg := cluster.DefaultConfig(filepath.Join(dir, "node"))
+	cfg.Heartbeat = 0 // its own default for one node
+	cfg.Logger = log
+	return cfg
+}
+
+// playRoles runs worker, learner and scheduler as supervised actors until the
+// run is finished, one of them gives up, or ctx ends.
+func playRoles(ctx context.Context, p *parts, st replayStore, opt LocalOptions) error {
+	sys := actors.NewSystem(opt.Log)
+	defer sys.Close()
+	watching, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { watch(watching, st, p.cfg.Run, p.cfg.Training.MaxSteps, opt.Progress, nil) })
+	defer wg.Wait()
+	defer stop()
+
+	roles := []actors.Role{
+		actors.Worker(func(ctx context.Context) error { return p.work(ctx, st, "worker", opt.Log, nil) }, nil),
+		actors.Learner(func(ctx context.Context) error {
+			return p.learn(ctx, st, "learner", learnerHooks(opt.Log))
+		}, nil),
+		actors.Scheduler(func(ctx context.Context) error { return finishRun(ctx, st, p.cfg) }),
+	}
+	var handles []*actors.Handle
+	for _, r := range roles {
+		h, err := sys.Spawn(r, actors.Restart{Max: 3, Within: time.Minute})
+		if err != nil {
+			return err
+		}
+		handles = append(handles, h)
+	}
+	scheduler := handles[len(handles)-1]
+	ended := make(chan error, len(handles))
+	for i, h := range handles {
+		go func() {
+			<-h.Done()
+			if err := h.Err(); err != nil {
+				ended <- fmt.Errorf("project: %s: %w", roles[i].Name, err)
+			} else if h == scheduler {
+				ended <- nil
+			}
+		}()
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func learnerHooks(log *slog.Logger) learner.Hooks {
+	return learner.Hooks{
+		OnStart: func(step, version uint64, resumed bool) {
+			log.Info("learner starts", "step", step, "policy_version", version, "resumed", resumed)
+		},
+		OnEmpty:   func(n int, why map[string]int) { log.Warn("nothing to train", "consecutive", n, "reasons", why) },
+		OnLost:    func(err error, step uint64) { log.Warn("lease lost; going on", "step", step, "error", err) },
+		OnWarning: func(err error) { log.Warn("learner", "error", err) },
+	}
+}
+
+// writeOutcome writes summary.json, report.html and the resolved config.yaml.
+func writeOutcome(dir string, s Summary, c Config) error {
+	text, err := c.YAML()
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.Save(dir), WriteReport(dir, s, text))
+}

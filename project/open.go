@@ -1,0 +1,82 @@
+package project
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/model/gobackend"
+	"github.com/skein-rl/skein/model/tiny"
+	"github.com/skein-rl/skein/model/xla"
+	"github.com/skein-rl/skein/rollout"
+	"github.com/skein-rl/skein/rollout/task"
+)
+
+// EmbeddedTiny is the name of the model inside the binary.
+const EmbeddedTiny = tiny.Name
+
+// OpenModel loads a model by its name in a configuration.
+func OpenModel(name string) (*model.Model, error) {
+	if name == EmbeddedTiny {
+		return tiny.Open()
+	}
+	if strings.HasPrefix(name, "embedded:") {
+		return nil, fmt.Errorf("project: model %q is not in this binary; %q is", name, EmbeddedTiny)
+	}
+	return model.Open(name)
+}
+
+// OpenBackend prepares the configured device for a model. There is no
+// fallback: a device that is not there is an error.
+func OpenBackend(c Config, m *model.Model, log *slog.Logger) (model.Backend, error) {
+	if device, ok := strings.CutPrefix(c.Backend, "xla:"); ok {
+		return xla.Open(m, xla.Options{Device: device, Dtype: c.Dtype, Threads: c.Threads, Logger: log})
+	}
+	if c.Backend != "go" {
+		return nil, fmt.Errorf("project: backend %q: use \"go\" or \"xla:cpu\"", c.Backend)
+	}
+	return gobackend.New(m, gobackend.Options{Threads: c.Threads})
+}
+
+// OpenSource opens the configured task source.
+func OpenSource(c Config) (rollout.Source, error) {
+	return task.Open(c.Task.Name, c.Task.Options)
+}
+
+// parts are what a worker or learner of a run is made of.
+type parts struct {
+	cfg     Config
+	model   *model.Model
+	chat    rollout.Chat
+	backend model.Backend
+	source  rollout.Source
+}
+
+// openParts loads what a configuration names and reports every part that
+// cannot be had.
+func openParts(c Config, log *slog.Logger) (*parts, error) {
+	p := &parts{cfg: c}
+	var errs []error
+	var err error
+	if p.source, err = OpenSource(c); err != nil {
+		errs = append(errs, err)
+	}
+	if p.model, err = OpenModel(c.Model); err != nil {
+		return nil, errors.Join(append(errs, err)...)
+	}
+	if p.chat, err = rollout.NewModelChat(p.model); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if p.backend, err = OpenBackend(c, p.model, log); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Close frees the device.
+func (p *parts) Close() error { return p.backend.Close() }

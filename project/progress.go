@@ -1,0 +1,112 @@
+package project
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/skein-rl/skein/replay"
+)
+
+// health is one line about the nodes of a run, or "" in a single process.
+type health func(ctx context.Context) string
+
+// watch prints a line for every committed step, and every quiet interval a
+// line about what the run is waiting for, until ctx ends. It only reads, so it
+// can never stop training.
+func watch(ctx context.Context, st replay.Store, run string, maxSteps int, out io.Writer, nodes health) {
+	const poll, quiet = 500 * time.Millisecond, 10 * time.Second
+	tick := time.NewTicker(poll)
+	defer tick.Stop()
+	var w watcher
+	spoke := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		call, cancel := context.WithTimeout(ctx, 5*time.Second)
+		lines, idle := w.poll(call, st, run, maxSteps)
+		if len(lines) > 0 || time.Since(spoke) > quiet {
+			tail := ""
+			if nodes != nil {
+				tail = nodes(call)
+			}
+			if len(lines) == 0 {
+				lines = []string{idle}
+			}
+			for _, l := range lines {
+				fmt.Fprintln(out, strings.TrimRight(l+tail, " "))
+			}
+			spoke = time.Now()
+		}
+		cancel()
+	}
+}
+
+// watcher remembers what was already told.
+type watcher struct {
+	step    uint64
+	heldout map[uint64]bool
+	success string
+}
+
+// poll returns lines for news, and a line for when there is none.
+func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxSteps int) (news []string, idle string) {
+	status, err := st.Status(ctx, run)
+	if err != nil {
+		return nil, fmt.Sprintf("waiting for the run: %v", err)
+	}
+	if w.heldout == nil {
+		w.heldout, w.success = map[uint64]bool{}, "-"
+	}
+	for v := uint64(0); v <= status.Latest.Version; v++ {
+		if w.heldout[v] {
+			continue
+		}
+		e, err := st.EvalStatus(ctx, run, v)
+		if err != nil {
+			if errors.Is(err, replay.ErrNotFound) && v < status.Latest.Version {
+				w.heldout[v] = true // never asked for
+			}
+			continue
+		}
+		if e.Requested > 0 && e.Done == e.Requested {
+			w.heldout[v] = true
+			w.success = fmt.Sprintf("%.3f (v%d)", e.Success, v)
+			news = append(news, fmt.Sprintf("held-out  v%-4d success %.3f  reward %.3f  %d tasks", v, e.Success, e.MeanReward, e.Done))
+		}
+	}
+	if status.LastStep != nil {
+		for n := w.step + 1; n <= status.LastStep.Step; n++ {
+			rec, err := st.Step(ctx, run, n)
+			if err != nil {
+				break
+			}
+			m := rec.Metrics
+			news = append(news, fmt.Sprintf("step %3d/%-3d reward %.3f  held-out %s  staleness %.2f  entropy %.3f  gap %.1e  %4.0f tok/s trained",
+				n, maxSteps, m[rewardMetric], w.success, m["staleness/mean"], m["entropy"], m["logprob_gap/mean_abs"], m["num_tokens"]/max(m["time/total_s"], 1e-9)))
+			w.step = n
+		}
+	}
+	idle = fmt.Sprintf("step %3d/%-3d working: %d groups rolling out, %d ready, %d leased; %d rollouts stored, %d failed%s",
+		w.step, maxSteps, status.RunningGroups, status.ReadyGroups, status.LeasedGroups, status.Appended, status.FailedRollouts, reasons(status))
+	return news, idle
+}
+
+func reasons(s replay.RunStatus) string {
+	worst, n := "", 0
+	for why, c := range s.FailureReasons {
+		if c > n || c == n && why < worst {
+			worst, n = why, c
+		}
+	}
+	if worst == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (most often: %s)", worst)
+}
