@@ -91,13 +91,12 @@ func (x *JoinRequest) GetCsr() []byte {
 }
 
 type JoinResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Certificate   []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	CaCertificate []byte                 `protobuf:"bytes,2,opt,name=ca_certificate,json=caCertificate,proto3" json:"ca_certificate,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Certificate []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	// ca_key and token go to replay nodes only, so that any of them can admit.
-	CaKey         []byte      `protobuf:"bytes,3,opt,name=ca_key,json=caKey,proto3" json:"ca_key,omitempty"`
-	Token         string      `protobuf:"bytes,4,opt,name=token,proto3" json:"token,omitempty"`
-	Nodes         []*NodeAddr `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	CaKey         []byte      `protobuf:"bytes,2,opt,name=ca_key,json=caKey,proto3" json:"ca_key,omitempty"`
+	Token         string      `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	Nodes         []*NodeAddr `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,13 +134,6 @@ func (*JoinResponse) Descriptor() ([]byte, []int) {
 func (x *JoinResponse) GetCertificate() []byte {
 	if x != nil {
 		return x.Certificate
-	}
-	return nil
-}
-
-func (x *JoinResponse) GetCaCertificate() []byte {
-	if x != nil {
-		return x.CaCertificate
 	}
 	return nil
 }
@@ -388,6 +380,52 @@ func (x *HeartbeatRequest) GetInfo() *NodeInfo {
 	return nil
 }
 
+// HeartbeatResponse tells where the replay nodes are, so that a client
+// outlives the addresses it was started with.
+type HeartbeatResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Nodes         []*NodeAddr            `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeartbeatResponse) Reset() {
+	*x = HeartbeatResponse{}
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeartbeatResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeartbeatResponse) ProtoMessage() {}
+
+func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
+func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *HeartbeatResponse) GetNodes() []*NodeAddr {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
 type ClusterStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// stale lets a node that is not the leader answer with what it knows.
@@ -398,7 +436,7 @@ type ClusterStatusRequest struct {
 
 func (x *ClusterStatusRequest) Reset() {
 	*x = ClusterStatusRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[5]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -410,7 +448,7 @@ func (x *ClusterStatusRequest) String() string {
 func (*ClusterStatusRequest) ProtoMessage() {}
 
 func (x *ClusterStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[5]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -423,7 +461,7 @@ func (x *ClusterStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatusRequest.ProtoReflect.Descriptor instead.
 func (*ClusterStatusRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ClusterStatusRequest) GetStale() bool {
@@ -449,7 +487,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +499,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +512,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NodeStatus) GetInfo() *NodeInfo {
@@ -546,7 +584,7 @@ type ClusterStatusResponse struct {
 
 func (x *ClusterStatusResponse) Reset() {
 	*x = ClusterStatusResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +596,7 @@ func (x *ClusterStatusResponse) String() string {
 func (*ClusterStatusResponse) ProtoMessage() {}
 
 func (x *ClusterStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +609,7 @@ func (x *ClusterStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatusResponse.ProtoReflect.Descriptor instead.
 func (*ClusterStatusResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ClusterStatusResponse) GetCluster() string {
@@ -618,7 +656,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -630,7 +668,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -643,7 +681,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RemoveNodeRequest) GetId() string {
@@ -670,7 +708,7 @@ type AnnounceRequest struct {
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -682,7 +720,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -695,7 +733,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AnnounceRequest) GetSelf() *NodeAddr {
@@ -755,18 +793,15 @@ func (x *AnnounceRequest) GetStarted() int64 {
 }
 
 type AnnounceResponse struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Book     []*NodeAddr            `protobuf:"bytes,1,rep,name=book,proto3" json:"book,omitempty"`
-	LeaderId string                 `protobuf:"bytes,2,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"`
-	// removed: the asking node is no longer a member.
-	Removed       bool `protobuf:"varint,3,opt,name=removed,proto3" json:"removed,omitempty"`
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Book          []*NodeAddr            `protobuf:"bytes,1,rep,name=book,proto3" json:"book,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -778,7 +813,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -791,7 +826,7 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AnnounceResponse) GetBook() []*NodeAddr {
@@ -799,20 +834,6 @@ func (x *AnnounceResponse) GetBook() []*NodeAddr {
 		return x.Book
 	}
 	return nil
-}
-
-func (x *AnnounceResponse) GetLeaderId() string {
-	if x != nil {
-		return x.LeaderId
-	}
-	return ""
-}
-
-func (x *AnnounceResponse) GetRemoved() bool {
-	if x != nil {
-		return x.Removed
-	}
-	return false
 }
 
 type ReplicateRequest struct {
@@ -827,7 +848,7 @@ type ReplicateRequest struct {
 
 func (x *ReplicateRequest) Reset() {
 	*x = ReplicateRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +860,7 @@ func (x *ReplicateRequest) String() string {
 func (*ReplicateRequest) ProtoMessage() {}
 
 func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +873,7 @@ func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReplicateRequest) GetId() uint64 {
@@ -886,7 +907,7 @@ type ReplicateResponse struct {
 
 func (x *ReplicateResponse) Reset() {
 	*x = ReplicateResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +919,7 @@ func (x *ReplicateResponse) String() string {
 func (*ReplicateResponse) ProtoMessage() {}
 
 func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +932,7 @@ func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReplicateResponse) GetId() uint64 {
@@ -937,7 +958,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +970,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +983,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PullRequest) GetLogIds() []string {
@@ -981,13 +1002,12 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x06secret\x18\x01 \x01(\tR\x06secret\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12\x10\n" +
-	"\x03csr\x18\x04 \x01(\fR\x03csr\"\xb6\x01\n" +
+	"\x03csr\x18\x04 \x01(\fR\x03csr\"\x8f\x01\n" +
 	"\fJoinResponse\x12 \n" +
-	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12%\n" +
-	"\x0eca_certificate\x18\x02 \x01(\fR\rcaCertificate\x12\x15\n" +
-	"\x06ca_key\x18\x03 \x01(\fR\x05caKey\x12\x14\n" +
-	"\x05token\x18\x04 \x01(\tR\x05token\x120\n" +
-	"\x05nodes\x18\x05 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x05nodes\"D\n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x15\n" +
+	"\x06ca_key\x18\x02 \x01(\fR\x05caKey\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\x120\n" +
+	"\x05nodes\x18\x04 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x05nodes\"D\n" +
 	"\bNodeAddr\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x14\n" +
@@ -1009,7 +1029,9 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"B\n" +
 	"\x10HeartbeatRequest\x12.\n" +
-	"\x04info\x18\x01 \x01(\v2\x1a.skein.cluster.v1.NodeInfoR\x04info\",\n" +
+	"\x04info\x18\x01 \x01(\v2\x1a.skein.cluster.v1.NodeInfoR\x04info\"E\n" +
+	"\x11HeartbeatResponse\x120\n" +
+	"\x05nodes\x18\x01 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x05nodes\",\n" +
 	"\x14ClusterStatusRequest\x12\x14\n" +
 	"\x05stale\x18\x01 \x01(\bR\x05stale\"\xe5\x01\n" +
 	"\n" +
@@ -1038,11 +1060,9 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x04term\x18\x05 \x01(\x04R\x04term\x12\x1b\n" +
 	"\tdisk_free\x18\x06 \x01(\x04R\bdiskFree\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x18\n" +
-	"\astarted\x18\b \x01(\x03R\astarted\"y\n" +
+	"\astarted\x18\b \x01(\x03R\astarted\"B\n" +
 	"\x10AnnounceResponse\x12.\n" +
-	"\x04book\x18\x01 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x04book\x12\x1b\n" +
-	"\tleader_id\x18\x02 \x01(\tR\bleaderId\x12\x18\n" +
-	"\aremoved\x18\x03 \x01(\bR\aremoved\"j\n" +
+	"\x04book\x18\x01 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x04book\"j\n" +
 	"\x10ReplicateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x122\n" +
@@ -1051,11 +1071,11 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
 	"\x05error\x18\x02 \x01(\v2\x17.skein.cluster.v1.ErrorR\x05error\"&\n" +
 	"\vPullRequest\x12\x17\n" +
-	"\alog_ids\x18\x01 \x03(\tR\x06logIds2\xcb\x02\n" +
+	"\alog_ids\x18\x01 \x03(\tR\x06logIds2\xd7\x02\n" +
 	"\n" +
 	"Membership\x12E\n" +
-	"\x04Join\x12\x1d.skein.cluster.v1.JoinRequest\x1a\x1e.skein.cluster.v1.JoinResponse\x12H\n" +
-	"\tHeartbeat\x12\".skein.cluster.v1.HeartbeatRequest\x1a\x17.skein.cluster.v1.Empty\x12`\n" +
+	"\x04Join\x12\x1d.skein.cluster.v1.JoinRequest\x1a\x1e.skein.cluster.v1.JoinResponse\x12T\n" +
+	"\tHeartbeat\x12\".skein.cluster.v1.HeartbeatRequest\x1a#.skein.cluster.v1.HeartbeatResponse\x12`\n" +
 	"\rClusterStatus\x12&.skein.cluster.v1.ClusterStatusRequest\x1a'.skein.cluster.v1.ClusterStatusResponse\x12J\n" +
 	"\n" +
 	"RemoveNode\x12#.skein.cluster.v1.RemoveNodeRequest\x1a\x17.skein.cluster.v1.Empty2\x98\x03\n" +
@@ -1078,65 +1098,67 @@ func file_skein_cluster_v1_node_proto_rawDescGZIP() []byte {
 	return file_skein_cluster_v1_node_proto_rawDescData
 }
 
-var file_skein_cluster_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_skein_cluster_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_skein_cluster_v1_node_proto_goTypes = []any{
 	(*JoinRequest)(nil),           // 0: skein.cluster.v1.JoinRequest
 	(*JoinResponse)(nil),          // 1: skein.cluster.v1.JoinResponse
 	(*NodeAddr)(nil),              // 2: skein.cluster.v1.NodeAddr
 	(*NodeInfo)(nil),              // 3: skein.cluster.v1.NodeInfo
 	(*HeartbeatRequest)(nil),      // 4: skein.cluster.v1.HeartbeatRequest
-	(*ClusterStatusRequest)(nil),  // 5: skein.cluster.v1.ClusterStatusRequest
-	(*NodeStatus)(nil),            // 6: skein.cluster.v1.NodeStatus
-	(*ClusterStatusResponse)(nil), // 7: skein.cluster.v1.ClusterStatusResponse
-	(*RemoveNodeRequest)(nil),     // 8: skein.cluster.v1.RemoveNodeRequest
-	(*AnnounceRequest)(nil),       // 9: skein.cluster.v1.AnnounceRequest
-	(*AnnounceResponse)(nil),      // 10: skein.cluster.v1.AnnounceResponse
-	(*ReplicateRequest)(nil),      // 11: skein.cluster.v1.ReplicateRequest
-	(*ReplicateResponse)(nil),     // 12: skein.cluster.v1.ReplicateResponse
-	(*PullRequest)(nil),           // 13: skein.cluster.v1.PullRequest
-	nil,                           // 14: skein.cluster.v1.NodeInfo.MetricsEntry
-	(*Record)(nil),                // 15: skein.cluster.v1.Record
-	(*Error)(nil),                 // 16: skein.cluster.v1.Error
-	(*BlobChunk)(nil),             // 17: skein.cluster.v1.BlobChunk
-	(*GetBlobRequest)(nil),        // 18: skein.cluster.v1.GetBlobRequest
-	(*Empty)(nil),                 // 19: skein.cluster.v1.Empty
-	(*FetchResponse)(nil),         // 20: skein.cluster.v1.FetchResponse
-	(*PutBlobResponse)(nil),       // 21: skein.cluster.v1.PutBlobResponse
+	(*HeartbeatResponse)(nil),     // 5: skein.cluster.v1.HeartbeatResponse
+	(*ClusterStatusRequest)(nil),  // 6: skein.cluster.v1.ClusterStatusRequest
+	(*NodeStatus)(nil),            // 7: skein.cluster.v1.NodeStatus
+	(*ClusterStatusResponse)(nil), // 8: skein.cluster.v1.ClusterStatusResponse
+	(*RemoveNodeRequest)(nil),     // 9: skein.cluster.v1.RemoveNodeRequest
+	(*AnnounceRequest)(nil),       // 10: skein.cluster.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),      // 11: skein.cluster.v1.AnnounceResponse
+	(*ReplicateRequest)(nil),      // 12: skein.cluster.v1.ReplicateRequest
+	(*ReplicateResponse)(nil),     // 13: skein.cluster.v1.ReplicateResponse
+	(*PullRequest)(nil),           // 14: skein.cluster.v1.PullRequest
+	nil,                           // 15: skein.cluster.v1.NodeInfo.MetricsEntry
+	(*Record)(nil),                // 16: skein.cluster.v1.Record
+	(*Error)(nil),                 // 17: skein.cluster.v1.Error
+	(*BlobChunk)(nil),             // 18: skein.cluster.v1.BlobChunk
+	(*GetBlobRequest)(nil),        // 19: skein.cluster.v1.GetBlobRequest
+	(*Empty)(nil),                 // 20: skein.cluster.v1.Empty
+	(*FetchResponse)(nil),         // 21: skein.cluster.v1.FetchResponse
+	(*PutBlobResponse)(nil),       // 22: skein.cluster.v1.PutBlobResponse
 }
 var file_skein_cluster_v1_node_proto_depIdxs = []int32{
 	2,  // 0: skein.cluster.v1.JoinResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
-	14, // 1: skein.cluster.v1.NodeInfo.metrics:type_name -> skein.cluster.v1.NodeInfo.MetricsEntry
+	15, // 1: skein.cluster.v1.NodeInfo.metrics:type_name -> skein.cluster.v1.NodeInfo.MetricsEntry
 	3,  // 2: skein.cluster.v1.HeartbeatRequest.info:type_name -> skein.cluster.v1.NodeInfo
-	3,  // 3: skein.cluster.v1.NodeStatus.info:type_name -> skein.cluster.v1.NodeInfo
-	6,  // 4: skein.cluster.v1.ClusterStatusResponse.nodes:type_name -> skein.cluster.v1.NodeStatus
-	2,  // 5: skein.cluster.v1.AnnounceRequest.self:type_name -> skein.cluster.v1.NodeAddr
-	2,  // 6: skein.cluster.v1.AnnounceRequest.book:type_name -> skein.cluster.v1.NodeAddr
-	2,  // 7: skein.cluster.v1.AnnounceResponse.book:type_name -> skein.cluster.v1.NodeAddr
-	15, // 8: skein.cluster.v1.ReplicateRequest.records:type_name -> skein.cluster.v1.Record
-	16, // 9: skein.cluster.v1.ReplicateResponse.error:type_name -> skein.cluster.v1.Error
-	0,  // 10: skein.cluster.v1.Membership.Join:input_type -> skein.cluster.v1.JoinRequest
-	4,  // 11: skein.cluster.v1.Membership.Heartbeat:input_type -> skein.cluster.v1.HeartbeatRequest
-	5,  // 12: skein.cluster.v1.Membership.ClusterStatus:input_type -> skein.cluster.v1.ClusterStatusRequest
-	8,  // 13: skein.cluster.v1.Membership.RemoveNode:input_type -> skein.cluster.v1.RemoveNodeRequest
-	9,  // 14: skein.cluster.v1.Peer.Announce:input_type -> skein.cluster.v1.AnnounceRequest
-	11, // 15: skein.cluster.v1.Peer.Replicate:input_type -> skein.cluster.v1.ReplicateRequest
-	13, // 16: skein.cluster.v1.Peer.Pull:input_type -> skein.cluster.v1.PullRequest
-	17, // 17: skein.cluster.v1.Peer.PushBlob:input_type -> skein.cluster.v1.BlobChunk
-	18, // 18: skein.cluster.v1.Peer.PullBlob:input_type -> skein.cluster.v1.GetBlobRequest
-	1,  // 19: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
-	19, // 20: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.Empty
-	7,  // 21: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
-	19, // 22: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
-	10, // 23: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
-	12, // 24: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
-	20, // 25: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
-	21, // 26: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	17, // 27: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
-	19, // [19:28] is the sub-list for method output_type
-	10, // [10:19] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	2,  // 3: skein.cluster.v1.HeartbeatResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
+	3,  // 4: skein.cluster.v1.NodeStatus.info:type_name -> skein.cluster.v1.NodeInfo
+	7,  // 5: skein.cluster.v1.ClusterStatusResponse.nodes:type_name -> skein.cluster.v1.NodeStatus
+	2,  // 6: skein.cluster.v1.AnnounceRequest.self:type_name -> skein.cluster.v1.NodeAddr
+	2,  // 7: skein.cluster.v1.AnnounceRequest.book:type_name -> skein.cluster.v1.NodeAddr
+	2,  // 8: skein.cluster.v1.AnnounceResponse.book:type_name -> skein.cluster.v1.NodeAddr
+	16, // 9: skein.cluster.v1.ReplicateRequest.records:type_name -> skein.cluster.v1.Record
+	17, // 10: skein.cluster.v1.ReplicateResponse.error:type_name -> skein.cluster.v1.Error
+	0,  // 11: skein.cluster.v1.Membership.Join:input_type -> skein.cluster.v1.JoinRequest
+	4,  // 12: skein.cluster.v1.Membership.Heartbeat:input_type -> skein.cluster.v1.HeartbeatRequest
+	6,  // 13: skein.cluster.v1.Membership.ClusterStatus:input_type -> skein.cluster.v1.ClusterStatusRequest
+	9,  // 14: skein.cluster.v1.Membership.RemoveNode:input_type -> skein.cluster.v1.RemoveNodeRequest
+	10, // 15: skein.cluster.v1.Peer.Announce:input_type -> skein.cluster.v1.AnnounceRequest
+	12, // 16: skein.cluster.v1.Peer.Replicate:input_type -> skein.cluster.v1.ReplicateRequest
+	14, // 17: skein.cluster.v1.Peer.Pull:input_type -> skein.cluster.v1.PullRequest
+	18, // 18: skein.cluster.v1.Peer.PushBlob:input_type -> skein.cluster.v1.BlobChunk
+	19, // 19: skein.cluster.v1.Peer.PullBlob:input_type -> skein.cluster.v1.GetBlobRequest
+	1,  // 20: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
+	5,  // 21: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.HeartbeatResponse
+	8,  // 22: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
+	20, // 23: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
+	11, // 24: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
+	13, // 25: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
+	21, // 26: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
+	22, // 27: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	18, // 28: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
+	20, // [20:29] is the sub-list for method output_type
+	11, // [11:20] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_node_proto_init() }
@@ -1152,7 +1174,7 @@ func file_skein_cluster_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_node_proto_rawDesc), len(file_skein_cluster_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

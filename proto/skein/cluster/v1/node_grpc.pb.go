@@ -35,7 +35,7 @@ type MembershipClient interface {
 	// for one.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
 	// Heartbeat reports a process to the leader, which keeps it in memory only.
-	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*Empty, error)
+	Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error)
 	ClusterStatus(ctx context.Context, in *ClusterStatusRequest, opts ...grpc.CallOption) (*ClusterStatusResponse, error)
 	// RemoveNode takes a replay node out of the raft group for good.
 	RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (*Empty, error)
@@ -59,9 +59,9 @@ func (c *membershipClient) Join(ctx context.Context, in *JoinRequest, opts ...gr
 	return out, nil
 }
 
-func (c *membershipClient) Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*Empty, error) {
+func (c *membershipClient) Heartbeat(ctx context.Context, in *HeartbeatRequest, opts ...grpc.CallOption) (*HeartbeatResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(Empty)
+	out := new(HeartbeatResponse)
 	err := c.cc.Invoke(ctx, Membership_Heartbeat_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ type MembershipServer interface {
 	// for one.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
 	// Heartbeat reports a process to the leader, which keeps it in memory only.
-	Heartbeat(context.Context, *HeartbeatRequest) (*Empty, error)
+	Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error)
 	ClusterStatus(context.Context, *ClusterStatusRequest) (*ClusterStatusResponse, error)
 	// RemoveNode takes a replay node out of the raft group for good.
 	RemoveNode(context.Context, *RemoveNodeRequest) (*Empty, error)
@@ -116,7 +116,7 @@ type UnimplementedMembershipServer struct{}
 func (UnimplementedMembershipServer) Join(context.Context, *JoinRequest) (*JoinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
 }
-func (UnimplementedMembershipServer) Heartbeat(context.Context, *HeartbeatRequest) (*Empty, error) {
+func (UnimplementedMembershipServer) Heartbeat(context.Context, *HeartbeatRequest) (*HeartbeatResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Heartbeat not implemented")
 }
 func (UnimplementedMembershipServer) ClusterStatus(context.Context, *ClusterStatusRequest) (*ClusterStatusResponse, error) {

@@ -190,11 +190,14 @@ func (x *RunsResponse) GetRuns() []string {
 }
 
 type TakeTicketsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Worker        string                 `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
-	N             int64                  `protobuf:"varint,3,opt,name=n,proto3" json:"n,omitempty"`
-	Wait          int64                  `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Run    string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Worker string                 `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	N      int64                  `protobuf:"varint,3,opt,name=n,proto3" json:"n,omitempty"`
+	Wait   int64                  `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"`
+	// request_id, the same in a retry, keeps a retry from taking more.
+	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Retry         bool   `protobuf:"varint,6,opt,name=retry,proto3" json:"retry,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -255,6 +258,20 @@ func (x *TakeTicketsRequest) GetWait() int64 {
 		return x.Wait
 	}
 	return 0
+}
+
+func (x *TakeTicketsRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *TakeTicketsRequest) GetRetry() bool {
+	if x != nil {
+		return x.Retry
+	}
+	return false
 }
 
 type TakeTicketsResponse struct {
@@ -426,9 +443,10 @@ func (x *AppendRequest) GetRecords() []*Record {
 type AppendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// duplicates has one entry per record of the request; empty on error.
-	Duplicates []bool `protobuf:"varint,2,rep,packed,name=duplicates,proto3" json:"duplicates,omitempty"`
-	Error      *Error `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// results has one entry per record of the request. With results, an error
+	// only says that some of them are rejected.
+	Results []*AppendResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	Error   *Error          `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// window, in the first response only (id 0): bytes of records that may be
 	// unanswered at once.
 	Window        int64 `protobuf:"varint,4,opt,name=window,proto3" json:"window,omitempty"`
@@ -473,9 +491,9 @@ func (x *AppendResponse) GetId() uint64 {
 	return 0
 }
 
-func (x *AppendResponse) GetDuplicates() []bool {
+func (x *AppendResponse) GetResults() []*AppendResult {
 	if x != nil {
-		return x.Duplicates
+		return x.Results
 	}
 	return nil
 }
@@ -787,6 +805,51 @@ func (x *LeaseRequest) GetWait() int64 {
 	return 0
 }
 
+// LeaseResponse has no lease when not enough groups became ready in time.
+type LeaseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lease         *Lease                 `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseResponse) Reset() {
+	*x = LeaseResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseResponse) ProtoMessage() {}
+
+func (x *LeaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseResponse.ProtoReflect.Descriptor instead.
+func (*LeaseResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *LeaseResponse) GetLease() *Lease {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
 type ExtendRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -798,7 +861,7 @@ type ExtendRequest struct {
 
 func (x *ExtendRequest) Reset() {
 	*x = ExtendRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -810,7 +873,7 @@ func (x *ExtendRequest) String() string {
 func (*ExtendRequest) ProtoMessage() {}
 
 func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -823,7 +886,7 @@ func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendRequest.ProtoReflect.Descriptor instead.
 func (*ExtendRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{14}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExtendRequest) GetRun() string {
@@ -858,7 +921,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[15]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +933,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[15]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +946,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{15}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReleaseRequest) GetRun() string {
@@ -917,7 +980,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[16]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +992,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[16]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1005,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{16}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StepRequest) GetRun() string {
@@ -970,7 +1033,7 @@ type WaitPolicyRequest struct {
 
 func (x *WaitPolicyRequest) Reset() {
 	*x = WaitPolicyRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[17]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1045,7 @@ func (x *WaitPolicyRequest) String() string {
 func (*WaitPolicyRequest) ProtoMessage() {}
 
 func (x *WaitPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[17]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1058,7 @@ func (x *WaitPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitPolicyRequest.ProtoReflect.Descriptor instead.
 func (*WaitPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{17}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WaitPolicyRequest) GetRun() string {
@@ -1032,7 +1095,7 @@ type BlobChunk struct {
 
 func (x *BlobChunk) Reset() {
 	*x = BlobChunk{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[18]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1107,7 @@ func (x *BlobChunk) String() string {
 func (*BlobChunk) ProtoMessage() {}
 
 func (x *BlobChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[18]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1120,7 @@ func (x *BlobChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobChunk.ProtoReflect.Descriptor instead.
 func (*BlobChunk) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{18}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BlobChunk) GetDigest() string {
@@ -1090,7 +1153,7 @@ type PutBlobResponse struct {
 
 func (x *PutBlobResponse) Reset() {
 	*x = PutBlobResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[19]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1165,7 @@ func (x *PutBlobResponse) String() string {
 func (*PutBlobResponse) ProtoMessage() {}
 
 func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[19]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1178,7 @@ func (x *PutBlobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobResponse.ProtoReflect.Descriptor instead.
 func (*PutBlobResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{19}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PutBlobResponse) GetDigest() string {
@@ -1134,7 +1197,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[20]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1209,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[20]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1222,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{20}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetBlobRequest) GetDigest() string {
@@ -1179,7 +1242,7 @@ type EvalStatusRequest struct {
 
 func (x *EvalStatusRequest) Reset() {
 	*x = EvalStatusRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[21]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1254,7 @@ func (x *EvalStatusRequest) String() string {
 func (*EvalStatusRequest) ProtoMessage() {}
 
 func (x *EvalStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[21]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1267,7 @@ func (x *EvalStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalStatusRequest.ProtoReflect.Descriptor instead.
 func (*EvalStatusRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{21}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *EvalStatusRequest) GetRun() string {
@@ -1233,12 +1296,15 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"RunRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\"\"\n" +
 	"\fRunsResponse\x12\x12\n" +
-	"\x04runs\x18\x01 \x03(\tR\x04runs\"`\n" +
+	"\x04runs\x18\x01 \x03(\tR\x04runs\"\x95\x01\n" +
 	"\x12TakeTicketsRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\f\n" +
 	"\x01n\x18\x03 \x01(\x03R\x01n\x12\x12\n" +
-	"\x04wait\x18\x04 \x01(\x03R\x04wait\"I\n" +
+	"\x04wait\x18\x04 \x01(\x03R\x04wait\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\tR\trequestId\x12\x14\n" +
+	"\x05retry\x18\x06 \x01(\bR\x05retry\"I\n" +
 	"\x13TakeTicketsResponse\x122\n" +
 	"\atickets\x18\x01 \x03(\v2\x18.skein.cluster.v1.TicketR\atickets\"U\n" +
 	"\x13ReturnTicketRequest\x12\x10\n" +
@@ -1248,12 +1314,10 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\rAppendRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x18\n" +
 	"\atimeout\x18\x02 \x01(\x03R\atimeout\x122\n" +
-	"\arecords\x18\x03 \x03(\v2\x18.skein.cluster.v1.RecordR\arecords\"\x87\x01\n" +
+	"\arecords\x18\x03 \x03(\v2\x18.skein.cluster.v1.RecordR\arecords\"\xa1\x01\n" +
 	"\x0eAppendResponse\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1e\n" +
-	"\n" +
-	"duplicates\x18\x02 \x03(\bR\n" +
-	"duplicates\x12-\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x128\n" +
+	"\aresults\x18\x02 \x03(\v2\x1e.skein.cluster.v1.AppendResultR\aresults\x12-\n" +
 	"\x05error\x18\x03 \x01(\v2\x17.skein.cluster.v1.ErrorR\x05error\x12\x16\n" +
 	"\x06window\x18\x04 \x01(\x03R\x06window\"'\n" +
 	"\fFetchRequest\x12\x17\n" +
@@ -1274,7 +1338,9 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\x06groups\x18\x03 \x01(\x03R\x06groups\x12'\n" +
 	"\x0flearner_version\x18\x04 \x01(\x04R\x0elearnerVersion\x12\x10\n" +
 	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x12\n" +
-	"\x04wait\x18\x06 \x01(\x03R\x04wait\"I\n" +
+	"\x04wait\x18\x06 \x01(\x03R\x04wait\">\n" +
+	"\rLeaseResponse\x12-\n" +
+	"\x05lease\x18\x01 \x01(\v2\x17.skein.cluster.v1.LeaseR\x05lease\"I\n" +
 	"\rExtendRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x10\n" +
@@ -1300,7 +1366,7 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\"?\n" +
 	"\x11EvalStatusRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x04R\aversion2\xbe\v\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion2\xc6\v\n" +
 	"\x06Replay\x12H\n" +
 	"\tCreateRun\x12\".skein.cluster.v1.CreateRunRequest\x1a\x17.skein.cluster.v1.Empty\x12B\n" +
 	"\tFinishRun\x12\x1c.skein.cluster.v1.RunRequest\x1a\x17.skein.cluster.v1.Empty\x12?\n" +
@@ -1310,8 +1376,8 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\fReturnTicket\x12%.skein.cluster.v1.ReturnTicketRequest\x1a\x17.skein.cluster.v1.Empty\x12O\n" +
 	"\x06Append\x12\x1f.skein.cluster.v1.AppendRequest\x1a .skein.cluster.v1.AppendResponse(\x010\x01\x12J\n" +
 	"\x05Fetch\x12\x1e.skein.cluster.v1.FetchRequest\x1a\x1f.skein.cluster.v1.FetchResponse0\x01\x12E\n" +
-	"\x04Scan\x12\x1d.skein.cluster.v1.ScanRequest\x1a\x1e.skein.cluster.v1.ScanResponse\x12@\n" +
-	"\x05Lease\x12\x1e.skein.cluster.v1.LeaseRequest\x1a\x17.skein.cluster.v1.Lease\x12B\n" +
+	"\x04Scan\x12\x1d.skein.cluster.v1.ScanRequest\x1a\x1e.skein.cluster.v1.ScanResponse\x12H\n" +
+	"\x05Lease\x12\x1e.skein.cluster.v1.LeaseRequest\x1a\x1f.skein.cluster.v1.LeaseResponse\x12B\n" +
 	"\x06Extend\x12\x1f.skein.cluster.v1.ExtendRequest\x1a\x17.skein.cluster.v1.Empty\x12?\n" +
 	"\x06Commit\x12\x1c.skein.cluster.v1.StepRecord\x1a\x17.skein.cluster.v1.Empty\x12D\n" +
 	"\aRelease\x12 .skein.cluster.v1.ReleaseRequest\x1a\x17.skein.cluster.v1.Empty\x12C\n" +
@@ -1337,7 +1403,7 @@ func file_skein_cluster_v1_replay_proto_rawDescGZIP() []byte {
 	return file_skein_cluster_v1_replay_proto_rawDescData
 }
 
-var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_skein_cluster_v1_replay_proto_goTypes = []any{
 	(*Empty)(nil),               // 0: skein.cluster.v1.Empty
 	(*CreateRunRequest)(nil),    // 1: skein.cluster.v1.CreateRunRequest
@@ -1353,78 +1419,82 @@ var file_skein_cluster_v1_replay_proto_goTypes = []any{
 	(*ScanRequest)(nil),         // 11: skein.cluster.v1.ScanRequest
 	(*ScanResponse)(nil),        // 12: skein.cluster.v1.ScanResponse
 	(*LeaseRequest)(nil),        // 13: skein.cluster.v1.LeaseRequest
-	(*ExtendRequest)(nil),       // 14: skein.cluster.v1.ExtendRequest
-	(*ReleaseRequest)(nil),      // 15: skein.cluster.v1.ReleaseRequest
-	(*StepRequest)(nil),         // 16: skein.cluster.v1.StepRequest
-	(*WaitPolicyRequest)(nil),   // 17: skein.cluster.v1.WaitPolicyRequest
-	(*BlobChunk)(nil),           // 18: skein.cluster.v1.BlobChunk
-	(*PutBlobResponse)(nil),     // 19: skein.cluster.v1.PutBlobResponse
-	(*GetBlobRequest)(nil),      // 20: skein.cluster.v1.GetBlobRequest
-	(*EvalStatusRequest)(nil),   // 21: skein.cluster.v1.EvalStatusRequest
-	(*RunSpec)(nil),             // 22: skein.cluster.v1.RunSpec
-	(*Ticket)(nil),              // 23: skein.cluster.v1.Ticket
-	(*Record)(nil),              // 24: skein.cluster.v1.Record
-	(*Error)(nil),               // 25: skein.cluster.v1.Error
-	(*Item)(nil),                // 26: skein.cluster.v1.Item
-	(*StepRecord)(nil),          // 27: skein.cluster.v1.StepRecord
-	(*EvalRequest)(nil),         // 28: skein.cluster.v1.EvalRequest
-	(*RunStatus)(nil),           // 29: skein.cluster.v1.RunStatus
-	(*Lease)(nil),               // 30: skein.cluster.v1.Lease
-	(*Policy)(nil),              // 31: skein.cluster.v1.Policy
-	(*EvalStatus)(nil),          // 32: skein.cluster.v1.EvalStatus
+	(*LeaseResponse)(nil),       // 14: skein.cluster.v1.LeaseResponse
+	(*ExtendRequest)(nil),       // 15: skein.cluster.v1.ExtendRequest
+	(*ReleaseRequest)(nil),      // 16: skein.cluster.v1.ReleaseRequest
+	(*StepRequest)(nil),         // 17: skein.cluster.v1.StepRequest
+	(*WaitPolicyRequest)(nil),   // 18: skein.cluster.v1.WaitPolicyRequest
+	(*BlobChunk)(nil),           // 19: skein.cluster.v1.BlobChunk
+	(*PutBlobResponse)(nil),     // 20: skein.cluster.v1.PutBlobResponse
+	(*GetBlobRequest)(nil),      // 21: skein.cluster.v1.GetBlobRequest
+	(*EvalStatusRequest)(nil),   // 22: skein.cluster.v1.EvalStatusRequest
+	(*RunSpec)(nil),             // 23: skein.cluster.v1.RunSpec
+	(*Ticket)(nil),              // 24: skein.cluster.v1.Ticket
+	(*Record)(nil),              // 25: skein.cluster.v1.Record
+	(*AppendResult)(nil),        // 26: skein.cluster.v1.AppendResult
+	(*Error)(nil),               // 27: skein.cluster.v1.Error
+	(*Item)(nil),                // 28: skein.cluster.v1.Item
+	(*Lease)(nil),               // 29: skein.cluster.v1.Lease
+	(*StepRecord)(nil),          // 30: skein.cluster.v1.StepRecord
+	(*EvalRequest)(nil),         // 31: skein.cluster.v1.EvalRequest
+	(*RunStatus)(nil),           // 32: skein.cluster.v1.RunStatus
+	(*Policy)(nil),              // 33: skein.cluster.v1.Policy
+	(*EvalStatus)(nil),          // 34: skein.cluster.v1.EvalStatus
 }
 var file_skein_cluster_v1_replay_proto_depIdxs = []int32{
-	22, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
-	23, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
-	24, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
-	25, // 3: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
-	24, // 4: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
-	26, // 5: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
-	1,  // 6: skein.cluster.v1.Replay.CreateRun:input_type -> skein.cluster.v1.CreateRunRequest
-	2,  // 7: skein.cluster.v1.Replay.FinishRun:input_type -> skein.cluster.v1.RunRequest
-	0,  // 8: skein.cluster.v1.Replay.Runs:input_type -> skein.cluster.v1.Empty
-	2,  // 9: skein.cluster.v1.Replay.Status:input_type -> skein.cluster.v1.RunRequest
-	4,  // 10: skein.cluster.v1.Replay.TakeTickets:input_type -> skein.cluster.v1.TakeTicketsRequest
-	6,  // 11: skein.cluster.v1.Replay.ReturnTicket:input_type -> skein.cluster.v1.ReturnTicketRequest
-	7,  // 12: skein.cluster.v1.Replay.Append:input_type -> skein.cluster.v1.AppendRequest
-	9,  // 13: skein.cluster.v1.Replay.Fetch:input_type -> skein.cluster.v1.FetchRequest
-	11, // 14: skein.cluster.v1.Replay.Scan:input_type -> skein.cluster.v1.ScanRequest
-	13, // 15: skein.cluster.v1.Replay.Lease:input_type -> skein.cluster.v1.LeaseRequest
-	14, // 16: skein.cluster.v1.Replay.Extend:input_type -> skein.cluster.v1.ExtendRequest
-	27, // 17: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
-	15, // 18: skein.cluster.v1.Replay.Release:input_type -> skein.cluster.v1.ReleaseRequest
-	16, // 19: skein.cluster.v1.Replay.Step:input_type -> skein.cluster.v1.StepRequest
-	2,  // 20: skein.cluster.v1.Replay.Latest:input_type -> skein.cluster.v1.RunRequest
-	17, // 21: skein.cluster.v1.Replay.WaitPolicy:input_type -> skein.cluster.v1.WaitPolicyRequest
-	18, // 22: skein.cluster.v1.Replay.PutBlob:input_type -> skein.cluster.v1.BlobChunk
-	20, // 23: skein.cluster.v1.Replay.GetBlob:input_type -> skein.cluster.v1.GetBlobRequest
-	28, // 24: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
-	21, // 25: skein.cluster.v1.Replay.EvalStatus:input_type -> skein.cluster.v1.EvalStatusRequest
-	0,  // 26: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
-	0,  // 27: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
-	3,  // 28: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
-	29, // 29: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
-	5,  // 30: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
-	0,  // 31: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
-	8,  // 32: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
-	10, // 33: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
-	12, // 34: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
-	30, // 35: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.Lease
-	0,  // 36: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
-	0,  // 37: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
-	0,  // 38: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
-	27, // 39: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
-	31, // 40: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
-	31, // 41: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
-	19, // 42: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	18, // 43: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
-	0,  // 44: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
-	32, // 45: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
-	26, // [26:46] is the sub-list for method output_type
-	6,  // [6:26] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	23, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
+	24, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
+	25, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
+	26, // 3: skein.cluster.v1.AppendResponse.results:type_name -> skein.cluster.v1.AppendResult
+	27, // 4: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
+	25, // 5: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
+	28, // 6: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
+	29, // 7: skein.cluster.v1.LeaseResponse.lease:type_name -> skein.cluster.v1.Lease
+	1,  // 8: skein.cluster.v1.Replay.CreateRun:input_type -> skein.cluster.v1.CreateRunRequest
+	2,  // 9: skein.cluster.v1.Replay.FinishRun:input_type -> skein.cluster.v1.RunRequest
+	0,  // 10: skein.cluster.v1.Replay.Runs:input_type -> skein.cluster.v1.Empty
+	2,  // 11: skein.cluster.v1.Replay.Status:input_type -> skein.cluster.v1.RunRequest
+	4,  // 12: skein.cluster.v1.Replay.TakeTickets:input_type -> skein.cluster.v1.TakeTicketsRequest
+	6,  // 13: skein.cluster.v1.Replay.ReturnTicket:input_type -> skein.cluster.v1.ReturnTicketRequest
+	7,  // 14: skein.cluster.v1.Replay.Append:input_type -> skein.cluster.v1.AppendRequest
+	9,  // 15: skein.cluster.v1.Replay.Fetch:input_type -> skein.cluster.v1.FetchRequest
+	11, // 16: skein.cluster.v1.Replay.Scan:input_type -> skein.cluster.v1.ScanRequest
+	13, // 17: skein.cluster.v1.Replay.Lease:input_type -> skein.cluster.v1.LeaseRequest
+	15, // 18: skein.cluster.v1.Replay.Extend:input_type -> skein.cluster.v1.ExtendRequest
+	30, // 19: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
+	16, // 20: skein.cluster.v1.Replay.Release:input_type -> skein.cluster.v1.ReleaseRequest
+	17, // 21: skein.cluster.v1.Replay.Step:input_type -> skein.cluster.v1.StepRequest
+	2,  // 22: skein.cluster.v1.Replay.Latest:input_type -> skein.cluster.v1.RunRequest
+	18, // 23: skein.cluster.v1.Replay.WaitPolicy:input_type -> skein.cluster.v1.WaitPolicyRequest
+	19, // 24: skein.cluster.v1.Replay.PutBlob:input_type -> skein.cluster.v1.BlobChunk
+	21, // 25: skein.cluster.v1.Replay.GetBlob:input_type -> skein.cluster.v1.GetBlobRequest
+	31, // 26: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
+	22, // 27: skein.cluster.v1.Replay.EvalStatus:input_type -> skein.cluster.v1.EvalStatusRequest
+	0,  // 28: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
+	0,  // 29: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
+	3,  // 30: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
+	32, // 31: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
+	5,  // 32: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
+	0,  // 33: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
+	8,  // 34: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
+	10, // 35: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
+	12, // 36: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
+	14, // 37: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.LeaseResponse
+	0,  // 38: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
+	0,  // 39: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
+	0,  // 40: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
+	30, // 41: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
+	33, // 42: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
+	33, // 43: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
+	20, // 44: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	19, // 45: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
+	0,  // 46: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
+	34, // 47: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
+	28, // [28:48] is the sub-list for method output_type
+	8,  // [8:28] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_replay_proto_init() }
@@ -1439,7 +1509,7 @@ func file_skein_cluster_v1_replay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_replay_proto_rawDesc), len(file_skein_cluster_v1_replay_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

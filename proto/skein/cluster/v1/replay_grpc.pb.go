@@ -59,7 +59,7 @@ type ReplayClient interface {
 	Append(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AppendRequest, AppendResponse], error)
 	Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchResponse], error)
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (*ScanResponse, error)
-	Lease(ctx context.Context, in *LeaseRequest, opts ...grpc.CallOption) (*Lease, error)
+	Lease(ctx context.Context, in *LeaseRequest, opts ...grpc.CallOption) (*LeaseResponse, error)
 	Extend(ctx context.Context, in *ExtendRequest, opts ...grpc.CallOption) (*Empty, error)
 	Commit(ctx context.Context, in *StepRecord, opts ...grpc.CallOption) (*Empty, error)
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*Empty, error)
@@ -182,9 +182,9 @@ func (c *replayClient) Scan(ctx context.Context, in *ScanRequest, opts ...grpc.C
 	return out, nil
 }
 
-func (c *replayClient) Lease(ctx context.Context, in *LeaseRequest, opts ...grpc.CallOption) (*Lease, error) {
+func (c *replayClient) Lease(ctx context.Context, in *LeaseRequest, opts ...grpc.CallOption) (*LeaseResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(Lease)
+	out := new(LeaseResponse)
 	err := c.cc.Invoke(ctx, Replay_Lease_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
@@ -322,7 +322,7 @@ type ReplayServer interface {
 	Append(grpc.BidiStreamingServer[AppendRequest, AppendResponse]) error
 	Fetch(*FetchRequest, grpc.ServerStreamingServer[FetchResponse]) error
 	Scan(context.Context, *ScanRequest) (*ScanResponse, error)
-	Lease(context.Context, *LeaseRequest) (*Lease, error)
+	Lease(context.Context, *LeaseRequest) (*LeaseResponse, error)
 	Extend(context.Context, *ExtendRequest) (*Empty, error)
 	Commit(context.Context, *StepRecord) (*Empty, error)
 	Release(context.Context, *ReleaseRequest) (*Empty, error)
@@ -370,7 +370,7 @@ func (UnimplementedReplayServer) Fetch(*FetchRequest, grpc.ServerStreamingServer
 func (UnimplementedReplayServer) Scan(context.Context, *ScanRequest) (*ScanResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Scan not implemented")
 }
-func (UnimplementedReplayServer) Lease(context.Context, *LeaseRequest) (*Lease, error) {
+func (UnimplementedReplayServer) Lease(context.Context, *LeaseRequest) (*LeaseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Lease not implemented")
 }
 func (UnimplementedReplayServer) Extend(context.Context, *ExtendRequest) (*Empty, error) {

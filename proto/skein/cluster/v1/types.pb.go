@@ -411,6 +411,58 @@ func (x *Record) GetData() []byte {
 	return nil
 }
 
+type AppendResult struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Duplicate     bool                   `protobuf:"varint,1,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
+	Rejected      string                 `protobuf:"bytes,2,opt,name=rejected,proto3" json:"rejected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendResult) Reset() {
+	*x = AppendResult{}
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendResult) ProtoMessage() {}
+
+func (x *AppendResult) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendResult.ProtoReflect.Descriptor instead.
+func (*AppendResult) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AppendResult) GetDuplicate() bool {
+	if x != nil {
+		return x.Duplicate
+	}
+	return false
+}
+
+func (x *AppendResult) GetRejected() string {
+	if x != nil {
+		return x.Rejected
+	}
+	return ""
+}
+
 type Ticket struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -423,13 +475,14 @@ type Ticket struct {
 	Greedy        bool                   `protobuf:"varint,8,opt,name=greedy,proto3" json:"greedy,omitempty"`
 	Seed          uint64                 `protobuf:"varint,9,opt,name=seed,proto3" json:"seed,omitempty"`
 	Expires       int64                  `protobuf:"varint,10,opt,name=expires,proto3" json:"expires,omitempty"`
+	Done          []uint32               `protobuf:"varint,11,rep,packed,name=done,proto3" json:"done,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Ticket) Reset() {
 	*x = Ticket{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[3]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -441,7 +494,7 @@ func (x *Ticket) String() string {
 func (*Ticket) ProtoMessage() {}
 
 func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[3]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -454,7 +507,7 @@ func (x *Ticket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
 func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Ticket) GetRun() string {
@@ -527,6 +580,13 @@ func (x *Ticket) GetExpires() int64 {
 	return 0
 }
 
+func (x *Ticket) GetDone() []uint32 {
+	if x != nil {
+		return x.Done
+	}
+	return nil
+}
+
 type RunSpec struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -537,13 +597,14 @@ type RunSpec struct {
 	TicketTtl     int64                  `protobuf:"varint,6,opt,name=ticket_ttl,json=ticketTtl,proto3" json:"ticket_ttl,omitempty"`
 	MaxAttempts   uint32                 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	BaseDigest    string                 `protobuf:"bytes,8,opt,name=base_digest,json=baseDigest,proto3" json:"base_digest,omitempty"`
+	StartAdapter  string                 `protobuf:"bytes,9,opt,name=start_adapter,json=startAdapter,proto3" json:"start_adapter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunSpec) Reset() {
 	*x = RunSpec{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[4]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +616,7 @@ func (x *RunSpec) String() string {
 func (*RunSpec) ProtoMessage() {}
 
 func (x *RunSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[4]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +629,7 @@ func (x *RunSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunSpec.ProtoReflect.Descriptor instead.
 func (*RunSpec) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RunSpec) GetRun() string {
@@ -627,6 +688,13 @@ func (x *RunSpec) GetBaseDigest() string {
 	return ""
 }
 
+func (x *RunSpec) GetStartAdapter() string {
+	if x != nil {
+		return x.StartAdapter
+	}
+	return ""
+}
+
 type LeasedGroup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -638,7 +706,7 @@ type LeasedGroup struct {
 
 func (x *LeasedGroup) Reset() {
 	*x = LeasedGroup{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[5]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -650,7 +718,7 @@ func (x *LeasedGroup) String() string {
 func (*LeasedGroup) ProtoMessage() {}
 
 func (x *LeasedGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[5]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -663,7 +731,7 @@ func (x *LeasedGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasedGroup.ProtoReflect.Descriptor instead.
 func (*LeasedGroup) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *LeasedGroup) GetGroup() string {
@@ -700,7 +768,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -712,7 +780,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -725,7 +793,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Lease) GetId() uint64 {
@@ -782,7 +850,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +862,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +875,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StepRecord) GetRun() string {
@@ -899,7 +967,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +979,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +992,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Policy) GetRun() string {
@@ -971,13 +1039,17 @@ type RunStatus struct {
 	FailureReasons  map[string]int64       `protobuf:"bytes,12,rep,name=failure_reasons,json=failureReasons,proto3" json:"failure_reasons,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	StalenessCounts map[uint64]int64       `protobuf:"bytes,13,rep,name=staleness_counts,json=stalenessCounts,proto3" json:"staleness_counts,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Finished        bool                   `protobuf:"varint,14,opt,name=finished,proto3" json:"finished,omitempty"`
+	DropReasons     map[string]int64       `protobuf:"bytes,15,rep,name=drop_reasons,json=dropReasons,proto3" json:"drop_reasons,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	LateLogs        int64                  `protobuf:"varint,16,opt,name=late_logs,json=lateLogs,proto3" json:"late_logs,omitempty"`
+	RejectedLogs    int64                  `protobuf:"varint,17,opt,name=rejected_logs,json=rejectedLogs,proto3" json:"rejected_logs,omitempty"`
+	ShrunkGroups    int64                  `protobuf:"varint,18,opt,name=shrunk_groups,json=shrunkGroups,proto3" json:"shrunk_groups,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RunStatus) Reset() {
 	*x = RunStatus{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1061,7 @@ func (x *RunStatus) String() string {
 func (*RunStatus) ProtoMessage() {}
 
 func (x *RunStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1074,7 @@ func (x *RunStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStatus.ProtoReflect.Descriptor instead.
 func (*RunStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RunStatus) GetSpec() *RunSpec {
@@ -1103,6 +1175,34 @@ func (x *RunStatus) GetFinished() bool {
 	return false
 }
 
+func (x *RunStatus) GetDropReasons() map[string]int64 {
+	if x != nil {
+		return x.DropReasons
+	}
+	return nil
+}
+
+func (x *RunStatus) GetLateLogs() int64 {
+	if x != nil {
+		return x.LateLogs
+	}
+	return 0
+}
+
+func (x *RunStatus) GetRejectedLogs() int64 {
+	if x != nil {
+		return x.RejectedLogs
+	}
+	return 0
+}
+
+func (x *RunStatus) GetShrunkGroups() int64 {
+	if x != nil {
+		return x.ShrunkGroups
+	}
+	return 0
+}
+
 type EvalRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -1115,7 +1215,7 @@ type EvalRequest struct {
 
 func (x *EvalRequest) Reset() {
 	*x = EvalRequest{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1227,7 @@ func (x *EvalRequest) String() string {
 func (*EvalRequest) ProtoMessage() {}
 
 func (x *EvalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1240,7 @@ func (x *EvalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalRequest.ProtoReflect.Descriptor instead.
 func (*EvalRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EvalRequest) GetRun() string {
@@ -1179,13 +1279,14 @@ type EvalStatus struct {
 	MeanReward    float64                `protobuf:"fixed64,4,opt,name=mean_reward,json=meanReward,proto3" json:"mean_reward,omitempty"`
 	Success       float64                `protobuf:"fixed64,5,opt,name=success,proto3" json:"success,omitempty"`
 	Items         []*Item                `protobuf:"bytes,6,rep,name=items,proto3" json:"items,omitempty"`
+	Scored        int64                  `protobuf:"varint,7,opt,name=scored,proto3" json:"scored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EvalStatus) Reset() {
 	*x = EvalStatus{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1298,7 @@ func (x *EvalStatus) String() string {
 func (*EvalStatus) ProtoMessage() {}
 
 func (x *EvalStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1311,7 @@ func (x *EvalStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalStatus.ProtoReflect.Descriptor instead.
 func (*EvalStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EvalStatus) GetRequested() int64 {
@@ -1253,6 +1354,13 @@ func (x *EvalStatus) GetItems() []*Item {
 		return x.Items
 	}
 	return nil
+}
+
+func (x *EvalStatus) GetScored() int64 {
+	if x != nil {
+		return x.Scored
+	}
+	return 0
 }
 
 var File_skein_cluster_v1_types_proto protoreflect.FileDescriptor
@@ -1306,7 +1414,10 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\acreated\x18\x14 \x01(\x03R\acreated\"H\n" +
 	"\x06Record\x12*\n" +
 	"\x04item\x18\x01 \x01(\v2\x16.skein.cluster.v1.ItemR\x04item\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\xf5\x01\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"H\n" +
+	"\fAppendResult\x12\x1c\n" +
+	"\tduplicate\x18\x01 \x01(\bR\tduplicate\x12\x1a\n" +
+	"\brejected\x18\x02 \x01(\tR\brejected\"\x89\x02\n" +
 	"\x06Ticket\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x14\n" +
@@ -1319,7 +1430,8 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x06greedy\x18\b \x01(\bR\x06greedy\x12\x12\n" +
 	"\x04seed\x18\t \x01(\x04R\x04seed\x12\x18\n" +
 	"\aexpires\x18\n" +
-	" \x01(\x03R\aexpires\"\x82\x02\n" +
+	" \x01(\x03R\aexpires\x12\x12\n" +
+	"\x04done\x18\v \x03(\rR\x04done\"\xa7\x02\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -1331,7 +1443,8 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"ticket_ttl\x18\x06 \x01(\x03R\tticketTtl\x12!\n" +
 	"\fmax_attempts\x18\a \x01(\rR\vmaxAttempts\x12\x1f\n" +
 	"\vbase_digest\x18\b \x01(\tR\n" +
-	"baseDigest\"g\n" +
+	"baseDigest\x12#\n" +
+	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\"g\n" +
 	"\vLeasedGroup\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12,\n" +
@@ -1365,7 +1478,7 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
 	"\aadapter\x18\x03 \x01(\tR\aadapter\x12\x12\n" +
-	"\x04step\x18\x04 \x01(\x04R\x04step\"\xa5\x06\n" +
+	"\x04step\x18\x04 \x01(\x04R\x04step\"\x9d\b\n" +
 	"\tRunStatus\x12-\n" +
 	"\x04spec\x18\x01 \x01(\v2\x19.skein.cluster.v1.RunSpecR\x04spec\x120\n" +
 	"\x06latest\x18\x02 \x01(\v2\x18.skein.cluster.v1.PolicyR\x06latest\x129\n" +
@@ -1383,18 +1496,25 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x0ffailed_rollouts\x18\v \x01(\x03R\x0efailedRollouts\x12X\n" +
 	"\x0ffailure_reasons\x18\f \x03(\v2/.skein.cluster.v1.RunStatus.FailureReasonsEntryR\x0efailureReasons\x12[\n" +
 	"\x10staleness_counts\x18\r \x03(\v20.skein.cluster.v1.RunStatus.StalenessCountsEntryR\x0fstalenessCounts\x12\x1a\n" +
-	"\bfinished\x18\x0e \x01(\bR\bfinished\x1aA\n" +
+	"\bfinished\x18\x0e \x01(\bR\bfinished\x12O\n" +
+	"\fdrop_reasons\x18\x0f \x03(\v2,.skein.cluster.v1.RunStatus.DropReasonsEntryR\vdropReasons\x12\x1b\n" +
+	"\tlate_logs\x18\x10 \x01(\x03R\blateLogs\x12#\n" +
+	"\rrejected_logs\x18\x11 \x01(\x03R\frejectedLogs\x12#\n" +
+	"\rshrunk_groups\x18\x12 \x01(\x03R\fshrunkGroups\x1aA\n" +
 	"\x13FailureReasonsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1aB\n" +
 	"\x14StalenessCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\x04R\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a>\n" +
+	"\x10DropReasonsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"c\n" +
 	"\vEvalRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\x04R\x04from\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\rR\x05count\"\xbf\x01\n" +
+	"\x05count\x18\x04 \x01(\rR\x05count\"\xd7\x01\n" +
 	"\n" +
 	"EvalStatus\x12\x1c\n" +
 	"\trequested\x18\x01 \x01(\x03R\trequested\x12\x12\n" +
@@ -1403,7 +1523,8 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\vmean_reward\x18\x04 \x01(\x01R\n" +
 	"meanReward\x12\x18\n" +
 	"\asuccess\x18\x05 \x01(\x01R\asuccess\x12,\n" +
-	"\x05items\x18\x06 \x03(\v2\x16.skein.cluster.v1.ItemR\x05itemsB<Z:github.com/skein-rl/skein/proto/skein/cluster/v1;clusterv1b\x06proto3"
+	"\x05items\x18\x06 \x03(\v2\x16.skein.cluster.v1.ItemR\x05items\x12\x16\n" +
+	"\x06scored\x18\a \x01(\x03R\x06scoredB<Z:github.com/skein-rl/skein/proto/skein/cluster/v1;clusterv1b\x06proto3"
 
 var (
 	file_skein_cluster_v1_types_proto_rawDescOnce sync.Once
@@ -1418,42 +1539,45 @@ func file_skein_cluster_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_skein_cluster_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_skein_cluster_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_skein_cluster_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_skein_cluster_v1_types_proto_goTypes = []any{
-	(Error_Code)(0),     // 0: skein.cluster.v1.Error.Code
-	(*Error)(nil),       // 1: skein.cluster.v1.Error
-	(*Item)(nil),        // 2: skein.cluster.v1.Item
-	(*Record)(nil),      // 3: skein.cluster.v1.Record
-	(*Ticket)(nil),      // 4: skein.cluster.v1.Ticket
-	(*RunSpec)(nil),     // 5: skein.cluster.v1.RunSpec
-	(*LeasedGroup)(nil), // 6: skein.cluster.v1.LeasedGroup
-	(*Lease)(nil),       // 7: skein.cluster.v1.Lease
-	(*StepRecord)(nil),  // 8: skein.cluster.v1.StepRecord
-	(*Policy)(nil),      // 9: skein.cluster.v1.Policy
-	(*RunStatus)(nil),   // 10: skein.cluster.v1.RunStatus
-	(*EvalRequest)(nil), // 11: skein.cluster.v1.EvalRequest
-	(*EvalStatus)(nil),  // 12: skein.cluster.v1.EvalStatus
-	nil,                 // 13: skein.cluster.v1.StepRecord.MetricsEntry
-	nil,                 // 14: skein.cluster.v1.RunStatus.FailureReasonsEntry
-	nil,                 // 15: skein.cluster.v1.RunStatus.StalenessCountsEntry
+	(Error_Code)(0),      // 0: skein.cluster.v1.Error.Code
+	(*Error)(nil),        // 1: skein.cluster.v1.Error
+	(*Item)(nil),         // 2: skein.cluster.v1.Item
+	(*Record)(nil),       // 3: skein.cluster.v1.Record
+	(*AppendResult)(nil), // 4: skein.cluster.v1.AppendResult
+	(*Ticket)(nil),       // 5: skein.cluster.v1.Ticket
+	(*RunSpec)(nil),      // 6: skein.cluster.v1.RunSpec
+	(*LeasedGroup)(nil),  // 7: skein.cluster.v1.LeasedGroup
+	(*Lease)(nil),        // 8: skein.cluster.v1.Lease
+	(*StepRecord)(nil),   // 9: skein.cluster.v1.StepRecord
+	(*Policy)(nil),       // 10: skein.cluster.v1.Policy
+	(*RunStatus)(nil),    // 11: skein.cluster.v1.RunStatus
+	(*EvalRequest)(nil),  // 12: skein.cluster.v1.EvalRequest
+	(*EvalStatus)(nil),   // 13: skein.cluster.v1.EvalStatus
+	nil,                  // 14: skein.cluster.v1.StepRecord.MetricsEntry
+	nil,                  // 15: skein.cluster.v1.RunStatus.FailureReasonsEntry
+	nil,                  // 16: skein.cluster.v1.RunStatus.StalenessCountsEntry
+	nil,                  // 17: skein.cluster.v1.RunStatus.DropReasonsEntry
 }
 var file_skein_cluster_v1_types_proto_depIdxs = []int32{
 	0,  // 0: skein.cluster.v1.Error.code:type_name -> skein.cluster.v1.Error.Code
 	2,  // 1: skein.cluster.v1.Record.item:type_name -> skein.cluster.v1.Item
 	2,  // 2: skein.cluster.v1.LeasedGroup.items:type_name -> skein.cluster.v1.Item
-	6,  // 3: skein.cluster.v1.Lease.groups:type_name -> skein.cluster.v1.LeasedGroup
-	13, // 4: skein.cluster.v1.StepRecord.metrics:type_name -> skein.cluster.v1.StepRecord.MetricsEntry
-	5,  // 5: skein.cluster.v1.RunStatus.spec:type_name -> skein.cluster.v1.RunSpec
-	9,  // 6: skein.cluster.v1.RunStatus.latest:type_name -> skein.cluster.v1.Policy
-	8,  // 7: skein.cluster.v1.RunStatus.last_step:type_name -> skein.cluster.v1.StepRecord
-	14, // 8: skein.cluster.v1.RunStatus.failure_reasons:type_name -> skein.cluster.v1.RunStatus.FailureReasonsEntry
-	15, // 9: skein.cluster.v1.RunStatus.staleness_counts:type_name -> skein.cluster.v1.RunStatus.StalenessCountsEntry
-	2,  // 10: skein.cluster.v1.EvalStatus.items:type_name -> skein.cluster.v1.Item
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	7,  // 3: skein.cluster.v1.Lease.groups:type_name -> skein.cluster.v1.LeasedGroup
+	14, // 4: skein.cluster.v1.StepRecord.metrics:type_name -> skein.cluster.v1.StepRecord.MetricsEntry
+	6,  // 5: skein.cluster.v1.RunStatus.spec:type_name -> skein.cluster.v1.RunSpec
+	10, // 6: skein.cluster.v1.RunStatus.latest:type_name -> skein.cluster.v1.Policy
+	9,  // 7: skein.cluster.v1.RunStatus.last_step:type_name -> skein.cluster.v1.StepRecord
+	15, // 8: skein.cluster.v1.RunStatus.failure_reasons:type_name -> skein.cluster.v1.RunStatus.FailureReasonsEntry
+	16, // 9: skein.cluster.v1.RunStatus.staleness_counts:type_name -> skein.cluster.v1.RunStatus.StalenessCountsEntry
+	17, // 10: skein.cluster.v1.RunStatus.drop_reasons:type_name -> skein.cluster.v1.RunStatus.DropReasonsEntry
+	2,  // 11: skein.cluster.v1.EvalStatus.items:type_name -> skein.cluster.v1.Item
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_types_proto_init() }
@@ -1467,7 +1591,7 @@ func file_skein_cluster_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_types_proto_rawDesc), len(file_skein_cluster_v1_types_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,290 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/skein-rl/skein/replay"
+)
+
+// The way of an append on the leader:
+//
+//	callers -> gather -> chunk -> own disk    \
+//	                           -> follower 1   > majority -> gather -> one raft entry -> callers
+//	                           -> follower 2  /
+//
+// Many callers share a chunk and many chunks share a raft entry. Every stage
+// takes what is queued and does not wait for more.
+
+// pending is one caller's records on their way.
+type pending struct {
+	recs []replay.Record
+	size int64
+	done chan appended // holds one
+}
+
+type appended struct {
+	results []replay.AppendResult
+	err     error
+}
+
+// appender is that pipeline.
+type appender struct {
+	n      *Node
+	room   *semaphore.Weighted // inFlight bytes
+	in     chan *pending
+	commit chan *chunk // on a majority of disks
+	own    *chunkQueue // to this node's disk
+	repl   *replicator
+	nextID uint64 // of chunks; gather's only
+}
+
+func newAppender(n *Node) *appender {
+	return &appender{
+		n: n, room: semaphore.NewWeighted(inFlight),
+		in: make(chan *pending, 256), commit: make(chan *chunk, 1024), own: newChunkQueue(),
+		repl: newReplicator(n),
+	}
+}
+
+func (a *appender) run() {
+	a.n.tasks.run(a.gather)
+	a.n.tasks.run(a.writeOwn)
+	a.n.tasks.run(a.commitAll)
+}
+
+// append is replay.Store's Append.
+func (a *appender) append(ctx context.Context, recs []replay.Record) ([]replay.AppendResult, error) {
+	if err := a.n.mustLead(); err != nil {
+		return nil, err
+	}
+	if len(recs) == 0 {
+		return nil, nil
+	}
+	p := &pending{recs: recs, done: make(chan appended, 1)}
+	for i := range recs {
+		if err := checkRecord(&recs[i]); err != nil {
+			return nil, err
+		}
+		p.size += int64(len(recs[i].Bytes))
+	}
+	late := func() error {
+		return fmt.Errorf("cluster: append of %d logs from %q on: node %s is busy: %w", len(recs), recs[0].Item.LogID, a.n.id, ctx.Err())
+	}
+	room := min(p.size, inFlight)
+	if err := a.room.Acquire(ctx, room); err != nil {
+		return nil, late()
+	}
+	select {
+	case a.in <- p:
+	case <-ctx.Done():
+		a.room.Release(room)
+		return nil, late()
+	case <-a.n.ctx.Done():
+		a.room.Release(room)
+		return nil, fmt.Errorf("cluster: node %s is closing: %w", a.n.id, replay.ErrUnavailable)
+	}
+	// The pipeline answers within AppendTimeout whatever happens; the room is
+	// its own until then.
+	var out appended
+	select {
+	case out = <-p.done:
+		a.room.Release(room)
+	case <-ctx.Done():
+		a.n.tasks.run(func() {
+			select {
+			case <-p.done:
+			case <-a.n.ctx.Done():
+			}
+			a.room.Release(room)
+		})
+		return nil, late()
+	case <-a.n.ctx.Done():
+		return nil, fmt.Errorf("cluster: node %s is closing; the outcome is unknown: %w", a.n.id, replay.ErrUnavailable)
+	}
+	if out.err != nil {
+		return nil, out.err
+	}
+	var rejected []error
+	for i, r := range out.results {
+		if r.Rejected != "" {
+			rejected = append(rejected, fmt.Errorf("log %q: %s", recs[i].Item.LogID, r.Rejected))
+		}
+	}
+	if len(rejected) > 0 {
+		return out.results, fmt.Errorf("%w: %d of %d logs rejected: %w", replay.ErrInvalid, len(rejected), len(recs), errors.Join(rejected...))
+	}
+	return out.results, nil
+}
+
+// checkRecord refuses what no replica could take.
+func checkRecord(r *replay.Record) error {
+	if err := r.Item.Validate(); err != nil {
+		return err
+	}
+	if n := len(r.Bytes); n == 0 || n > maxRecord {
+		return fmt.Errorf("%w: log %q of %d bytes: want 1 to %d", replay.ErrInvalid, r.Item.LogID, n, maxRecord)
+	}
+	if int(r.Item.Size) != len(r.Bytes) {
+		return fmt.Errorf("%w: log %q: size = %d, but it has %d bytes", replay.ErrInvalid, r.Item.LogID, r.Item.Size, len(r.Bytes))
+	}
+	return nil
+}
+
+// gather packs callers' records into chunks.
+func (a *appender) gather() {
+	for {
+		var first *pending
+		select {
+		case first = <-a.in:
+		case <-a.n.ctx.Done():
+			a.drain()
+			return
+		}
+		batch, size := []*pending{first}, first.size
+	more:
+		for size < chunkBytes {
+			select {
+			case p := <-a.in:
+				batch, size = append(batch, p), size+p.size
+			default:
+				break more
+			}
+		}
+		a.start(batch)
+	}
+}
+
+// drain answers whoever is still queued.
+func (a *appender) drain() {
+	for {
+		select {
+		case p := <-a.in:
+			p.done <- appended{err: fmt.Errorf("cluster: node %s is closing: %w", a.n.id, replay.ErrUnavailable)}
+		default:
+			return
+		}
+	}
+}
+
+// start sends a chunk to every disk.
+func (a *appender) start(batch []*pending) {
+	term := a.n.ready.Load()
+	if term == 0 {
+		for _, p := range batch {
+			p.done <- appended{err: a.n.notLeader()}
+		}
+		return
+	}
+	a.n.members.RLock() // until the chunk is done: see promote
+	voters, others := a.n.servers()
+	a.nextID++
+	c := newChunk(a.nextID, term, batch, voters, a.n.cfg.AppendTimeout)
+	c.finish = func(err error) {
+		if err != nil {
+			a.n.members.RUnlock()
+			c.answer(err)
+			return
+		}
+		select {
+		case a.commit <- c:
+		case <-a.n.ctx.Done():
+			a.n.members.RUnlock()
+			c.answer(fmt.Errorf("cluster: node %s is closing: %w", a.n.id, replay.ErrUnavailable))
+		}
+	}
+	for _, id := range append(voters, others...) {
+		if id != a.n.id {
+			a.repl.send(id, c)
+		}
+	}
+	if !a.own.push(c) {
+		c.nack(a.n.id, errBehind)
+	}
+}
+
+// writeOwn writes chunks to this node's own disk, all that are queued with one
+// flush.
+func (a *appender) writeOwn() {
+	for {
+		select {
+		case <-a.n.ctx.Done():
+			return
+		case c := <-a.own.ch:
+			for _, g := range a.own.gather(c) {
+				err := a.n.store.PutChunk(a.n.ctx, g[0].term, chunkRecords(g))
+				for _, c := range g {
+					c.report(a.n.id, err)
+				}
+				a.own.done(g)
+			}
+		}
+	}
+}
+
+// commitAll commits the items of chunks that a majority holds, many chunks in
+// one raft entry, a few entries at a time.
+func (a *appender) commitAll() {
+	slots := make(chan struct{}, 4)
+	var entries sync.WaitGroup
+	defer entries.Wait()
+	for {
+		var first *chunk
+		select {
+		case first = <-a.commit:
+		case <-a.n.ctx.Done():
+			for {
+				select {
+				case c := <-a.commit:
+					a.finish(c, fmt.Errorf("cluster: node %s is closing: %w", a.n.id, replay.ErrUnavailable))
+				default:
+					return
+				}
+			}
+		}
+		batch, items := []*chunk{first}, len(first.items)
+	more:
+		for items < maxItems {
+			select {
+			case c := <-a.commit:
+				batch, items = append(batch, c), items+len(c.items)
+			default:
+				break more
+			}
+		}
+		slots <- struct{}{}
+		entries.Go(func() {
+			defer func() { <-slots }()
+			a.commitBatch(batch)
+		})
+	}
+}
+
+func (a *appender) commitBatch(batch []*chunk) {
+	var items []replay.Item
+	for _, c := range batch {
+		items = append(items, c.items...)
+	}
+	ctx, cancel := context.WithTimeout(a.n.ctx, a.n.cfg.AppendTimeout)
+	defer cancel()
+	res, err := a.n.propose(ctx, replay.AppendItemsCmd{Now: time.Now(), Items: items})
+	if err == nil && len(res.Append) != len(items) {
+		err = fmt.Errorf("cluster: fold answered %d of %d items", len(res.Append), len(items))
+	}
+	for _, c := range batch {
+		if err == nil {
+			c.results, res.Append = res.Append[:len(c.items)], res.Append[len(c.items):]
+		}
+		a.finish(c, err)
+	}
+}
+
+func (a *appender) finish(c *chunk, err error) {
+	a.n.members.RUnlock()
+	c.answer(err)
+}

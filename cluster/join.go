@@ -1,0 +1,156 @@
+package cluster
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	"github.com/skein-rl/skein/replay"
+)
+
+// JoinConfig says who joins where. All fields are required.
+type JoinConfig struct {
+	Addrs []string // running replay nodes, tried in turn
+	Token Token
+	ID    string // of the joining process
+	Role  string
+	Dir   string // gets the certificate and the address book
+}
+
+// Validate reports every problem at once.
+func (c JoinConfig) Validate() error {
+	var errs []error
+	if len(c.Addrs) == 0 {
+		errs = append(errs, errors.New("cluster: join: no address: name a running replay node (its file addr)"))
+	}
+	if c.Token.Secret == "" {
+		errs = append(errs, errors.New("cluster: join: no token: copy the file token of a replay node's directory"))
+	}
+	if c.Dir == "" {
+		errs = append(errs, errors.New("cluster: join: no directory for the certificate"))
+	}
+	return errors.Join(append(errs, checkNode(c.ID, c.Role))...)
+}
+
+// Join gets a certificate for this process from the cluster that the token
+// names and stores it in Dir. A directory that holds one already is returned as
+// it is when it is of the same cluster, id and role. It tries until ctx ends,
+// at most 60 s without a deadline; a refusal is final.
+func Join(ctx context.Context, cfg JoinConfig) (*Identity, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	old, err := LoadIdentity(cfg.Dir)
+	switch {
+	case err == nil:
+		return old, cfg.accepts(old)
+	case !errors.Is(err, ErrNoIdentity):
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: cfg.ID}}, key)
+	if err != nil {
+		return nil, err
+	}
+	req := &pb.JoinRequest{Secret: cfg.Token.Secret, Id: cfg.ID, Role: cfg.Role, Csr: csr}
+	ctx, cancel := bounded(ctx, 0)
+	defer cancel()
+	var last error
+	for b := (backoffTimer{}); ; {
+		for _, addr := range cfg.Addrs {
+			id, err := cfg.joinAt(ctx, addr, req, key)
+			if err == nil {
+				return id, nil
+			}
+			if !retryable(err) {
+				return nil, err
+			}
+			last = err
+		}
+		if !b.sleep(ctx) {
+			return nil, fmt.Errorf("cluster: join as %s through %s: %w (last: %w)", cfg.ID, strings.Join(cfg.Addrs, ", "), ctx.Err(), last)
+		}
+	}
+}
+
+// accepts says whether an identity found in the directory is the wanted one.
+func (c JoinConfig) accepts(id *Identity) error {
+	switch {
+	case sha256.Sum256(id.ca.Raw) != c.Token.CA:
+		return fmt.Errorf("%w: directory %s holds a certificate of cluster %s, the token is for %s: use another directory, or that cluster's token",
+			errOtherCluster, c.Dir, id.Cluster(), short(c.Token.CA))
+	case id.ID != c.ID || id.Role != c.Role:
+		return fmt.Errorf("cluster: directory %s belongs to %s %q, not to %s %q: use another directory", c.Dir, id.Role, id.ID, c.Role, c.ID)
+	}
+	return nil
+}
+
+// joinAt asks one node.
+func (c JoinConfig) joinAt(ctx context.Context, addr string, req *pb.JoinRequest, key *ecdsa.PrivateKey) (*Identity, error) {
+	conf, check := c.Token.joinTLS()
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	resp, err := pb.NewMembershipClient(conn).Join(ctx, req)
+	if err != nil {
+		if refused := check.err(); refused != nil {
+			return nil, fmt.Errorf("cluster: join at %s: %w", addr, refused)
+		}
+		return nil, fmt.Errorf("cluster: join at %s: %w", addr, fromStatus(err, addr))
+	}
+	id := &Identity{ID: req.GetId(), Role: req.GetRole(), ca: check.authority()}
+	if err := id.setLeaf(resp.GetCertificate(), key); err != nil {
+		return nil, err
+	}
+	if id.ID != c.ID || id.Role != c.Role {
+		return nil, fmt.Errorf("cluster: join at %s: certificate for %s %q where %s %q was asked", addr, id.Role, id.ID, c.Role, c.ID)
+	}
+	if id.Role == RoleReplay {
+		if id.caKey, err = x509.ParseECPrivateKey(resp.GetCaKey()); err != nil {
+			return nil, fmt.Errorf("cluster: join at %s: authority key: %w", addr, err)
+		}
+		if id.token, err = ParseToken(resp.GetToken()); err != nil {
+			return nil, err
+		}
+	}
+	b, err := openBook(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := b.merge(resp.GetNodes()...); err != nil {
+		return nil, err
+	}
+	return id, id.save(c.Dir)
+}
+
+const attemptTime = 5 * time.Second // of one try of one node
+
+// retryable says whether another node, or the same one later, may do better.
+func retryable(err error) bool {
+	var nl *notLeaderError
+	return errors.Is(err, replay.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &nl)
+}

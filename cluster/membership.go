@@ -1,0 +1,253 @@
+package cluster
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	"github.com/skein-rl/skein/replay"
+)
+
+const maxVoters = 5 // further replay nodes hold copies and do not vote
+
+type membershipServer struct {
+	pb.UnimplementedMembershipServer
+	n *Node
+}
+
+// Join signs a certificate for whoever shows the secret.
+func (m *membershipServer) Join(_ context.Context, q *pb.JoinRequest) (*pb.JoinResponse, error) {
+	n := m.n
+	if !n.ident.token.admits(q.GetSecret()) {
+		return nil, fmt.Errorf("%w: join of %q: the token's secret is not that of cluster %s: copy the file %q of a replay node's directory",
+			ErrDenied, q.GetId(), n.ident.Cluster(), fileToken)
+	}
+	if err := checkNode(q.GetId(), q.GetRole()); err != nil {
+		return nil, fmt.Errorf("%w: join: %w", replay.ErrInvalid, err)
+	}
+	if q.GetRole() == RoleReplay {
+		_, known := n.book.addr(q.GetId())
+		if member, _ := n.isMember(q.GetId()); member || known || n.book.removed(q.GetId()) {
+			return nil, fmt.Errorf("%w: join: node id %q is taken: start that node with its own directory, or choose another id",
+				replay.ErrInvalid, q.GetId())
+		}
+	}
+	csr, err := x509.ParseCertificateRequest(q.GetCsr())
+	if err == nil {
+		err = csr.CheckSignature()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: join of %q: certificate request: %w", replay.ErrInvalid, q.GetId(), err)
+	}
+	cert, err := n.ident.sign(q.GetId(), q.GetRole(), csr.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	n.log.Info("admitted", "id", q.GetId(), "role", q.GetRole())
+	resp := &pb.JoinResponse{Certificate: cert, Nodes: n.book.all()}
+	if q.GetRole() == RoleReplay {
+		if resp.CaKey, err = x509.MarshalECPrivateKey(n.ident.caKey); err != nil {
+			return nil, err
+		}
+		resp.Token = n.ident.token.Reveal()
+	}
+	return resp, nil
+}
+
+// Heartbeat notes a process in the leader's table.
+func (m *membershipServer) Heartbeat(ctx context.Context, q *pb.HeartbeatRequest) (*pb.HeartbeatResponse, error) {
+	if err := m.n.mustLead(); err != nil {
+		return nil, err
+	}
+	info, who := infoFrom(q.GetInfo()), callerOf(ctx)
+	if info.ID != who.id || info.Role != who.role {
+		return nil, fmt.Errorf("%w: heartbeat of %s %q with the certificate of %s %q", ErrDenied, info.Role, info.ID, who.role, who.id)
+	}
+	if err := m.n.live.beat(NodeStatus{NodeInfo: info}, time.Now()); err != nil {
+		return nil, err
+	}
+	return &pb.HeartbeatResponse{Nodes: m.n.book.all()}, nil
+}
+
+// ClusterStatus is answered by the leader, or by anybody when asked so.
+func (m *membershipServer) ClusterStatus(_ context.Context, q *pb.ClusterStatusRequest) (*pb.ClusterStatusResponse, error) {
+	if err := m.n.mustLead(); err != nil && !q.GetStale() {
+		return nil, err
+	}
+	return clusterStatusTo(m.n.ClusterStatus()), nil
+}
+
+// RemoveNode takes a replay node out for good.
+func (m *membershipServer) RemoveNode(ctx context.Context, q *pb.RemoveNodeRequest) (*pb.Empty, error) {
+	return empty(m.n.removeNode(ctx, q.GetId()))
+}
+
+// Announce exchanges address books and notes how far a fellow is.
+func (s *peerServer) Announce(ctx context.Context, q *pb.AnnounceRequest) (*pb.AnnounceResponse, error) {
+	n, who := s.n, callerOf(ctx)
+	if q.GetSelf().GetId() != who.id {
+		return nil, fmt.Errorf("%w: %s announces itself as %q", ErrDenied, who.id, q.GetSelf().GetId())
+	}
+	n.mergeBook(append(q.GetBook(), q.GetSelf()))
+	if !n.book.removed(who.id) {
+		err := n.live.beat(NodeStatus{
+			NodeInfo: NodeInfo{ID: who.id, Role: RoleReplay, Addr: q.GetSelf().GetAddr(), DiskFree: q.GetDiskFree(),
+				Version: q.GetVersion(), Started: fromNanos(q.GetStarted())},
+			Term: q.GetTerm(), Applied: q.GetApplied(), Missing: q.GetMissing(),
+		}, time.Now())
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &pb.AnnounceResponse{Book: n.book.all()}, nil
+}
+
+// Heartbeat notes a process of a single-process run, for ClusterStatus.
+func (n *Node) Heartbeat(_ context.Context, info NodeInfo) error {
+	return n.live.beat(NodeStatus{NodeInfo: info}, time.Now())
+}
+
+// ClusterStatus is this node's view; complete on the leader.
+func (n *Node) ClusterStatus() ClusterStatus {
+	out := ClusterStatus{Term: n.raft.CurrentTerm(), Commit: n.raft.CommitIndex()}
+	if n.ident != nil {
+		out.Cluster = n.ident.Cluster()
+	}
+	_, leader := n.raft.LeaderWithID()
+	out.Leader = string(leader)
+	if out.Leader == n.id && n.ready.Load() == 0 {
+		out.Leader = ""
+	}
+	voters, others := n.servers()
+	voter := make(map[string]bool)
+	for _, id := range voters {
+		voter[id] = true
+	}
+	seen := map[string]bool{n.id: true}
+	out.Nodes = append(out.Nodes, n.status())
+	for _, s := range n.live.list(time.Now()) {
+		if !seen[s.ID] {
+			seen[s.ID] = true
+			out.Nodes = append(out.Nodes, s)
+		}
+	}
+	for _, id := range append(voters, others...) { // members nobody heard of
+		if !seen[id] {
+			addr, _ := n.book.addr(id)
+			out.Nodes = append(out.Nodes, NodeStatus{NodeInfo: NodeInfo{ID: id, Role: RoleReplay, Addr: addr}})
+		}
+	}
+	for i := range out.Nodes {
+		s := &out.Nodes[i]
+		s.Voter, s.Leader = voter[s.ID], s.ID == out.Leader
+	}
+	sortNodes(out.Nodes)
+	return out
+}
+
+// confMark is how far the leader had applied when it first saw a membership.
+type confMark struct{ index, applied uint64 }
+
+// reconcile makes the raft configuration follow what nodes announce: new nodes
+// come in without a vote, get it when they hold everything that was committed
+// before the last change, and keep it when they move. One change a round.
+//
+// A majority of the new voters always meets every majority of the old; with
+// everything older on the newcomer as well, no payload can end up on a minority
+// however many join.
+func (n *Node) reconcile(ctx context.Context) {
+	if n.peers == nil {
+		return
+	}
+	f := n.raft.GetConfiguration()
+	if f.Error() != nil || ctx.Err() != nil {
+		return
+	}
+	voters := 0
+	known := make(map[string]bool)
+	for _, s := range f.Configuration().Servers {
+		known[string(s.ID)] = true
+		if s.Suffrage == raft.Voter {
+			voters++
+		}
+	}
+	if f.Index() != n.conf.index {
+		n.conf = confMark{f.Index(), n.store.AppliedIndex()}
+	}
+	now := time.Now()
+	for _, s := range f.Configuration().Servers {
+		id := string(s.ID)
+		addr, ok := n.book.addr(id)
+		st, heard := n.live.get(id)
+		switch {
+		case ok && addr != string(s.Address):
+			n.log.Info("node moved", "id", id, "from", string(s.Address), "to", addr)
+			if s.Suffrage == raft.Voter {
+				n.change(ctx, func() raft.IndexFuture {
+					return n.raft.AddVoter(s.ID, raft.ServerAddress(addr), f.Index(), n.cfg.AppendTimeout)
+				})
+			} else {
+				n.change(ctx, func() raft.IndexFuture {
+					return n.raft.AddNonvoter(s.ID, raft.ServerAddress(addr), f.Index(), n.cfg.AppendTimeout)
+				})
+			}
+			return
+		case s.Suffrage != raft.Voter && voters < maxVoters && heard && now.Sub(st.LastSeen) < n.cfg.AliveFor &&
+			st.Applied >= n.conf.applied && st.Missing == 0:
+			n.promote(ctx, s, f.Index())
+			return
+		}
+	}
+	for _, st := range n.live.list(now) {
+		if st.Role != RoleReplay || known[st.ID] || !st.Alive || n.book.removed(st.ID) {
+			continue
+		}
+		n.log.Info("node joins", "id", st.ID, "addr", st.Addr)
+		n.change(ctx, func() raft.IndexFuture {
+			return n.raft.AddNonvoter(raft.ServerID(st.ID), raft.ServerAddress(st.Addr), f.Index(), n.cfg.AppendTimeout)
+		})
+		return
+	}
+}
+
+// promote gives a node its vote. Appends are held up meanwhile, so that each
+// lies on one side of the change.
+func (n *Node) promote(ctx context.Context, s raft.Server, index uint64) {
+	n.members.Lock()
+	defer n.members.Unlock()
+	if n.change(ctx, func() raft.IndexFuture { return n.raft.AddVoter(s.ID, s.Address, index, n.cfg.AppendTimeout) }) == nil {
+		n.log.Info("node votes", "id", string(s.ID))
+	}
+}
+
+func (n *Node) change(ctx context.Context, f func() raft.IndexFuture) error {
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.AppendTimeout)
+	defer cancel()
+	err := n.await(ctx, f())
+	if err != nil {
+		n.log.Warn("membership change", "err", err)
+	}
+	return err
+}
+
+func (n *Node) removeNode(ctx context.Context, id string) error {
+	if err := n.mustLead(); err != nil {
+		return err
+	}
+	if member, _ := n.isMember(id); !member {
+		return fmt.Errorf("%w: node %q is no member", replay.ErrNotFound, id)
+	}
+	if voters, _ := n.servers(); len(voters) == 1 && voters[0] == id {
+		return fmt.Errorf("%w: node %q is the only voter: nothing would be left", replay.ErrInvalid, id)
+	}
+	n.members.Lock()
+	defer n.members.Unlock()
+	if err := n.await(ctx, n.raft.RemoveServer(raft.ServerID(id), 0, n.cfg.AppendTimeout)); err != nil {
+		return err
+	}
+	return n.book.remove(id)
+}

@@ -1,0 +1,439 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftwal "github.com/hashicorp/raft-wal"
+	"google.golang.org/grpc"
+
+	"github.com/skein-rl/skein/replay"
+)
+
+// Node is one replay node: a replica of the store and a member of the raft
+// group. Safe for concurrent use.
+type Node struct {
+	cfg   Config
+	log   *slog.Logger
+	id    string
+	addr  string    // what others dial; "" in a single process
+	ident *Identity // nil in a single process
+	epoch uint64    // grows with every start
+	start time.Time
+
+	lock    *os.File
+	store   storage
+	wal     *raftwal.WAL
+	dlog    *deadlineLog
+	fsm     *fsm
+	raft    *raft.Raft
+	changes *notifier
+
+	// Single process: only trans. Listening node: all of them.
+	trans  raft.Transport
+	stream *raftStream
+	mux    *mux
+	server *grpc.Server
+	book   *book
+	peers  *peers
+
+	live    *liveness
+	app     *appender
+	repairs *repairer
+	blobs   *blobs
+
+	ready   atomic.Uint64 // term in which this node leads with everything applied; 0 = it does not
+	members sync.RWMutex  // appends hold it shared, membership changes alone
+	conf    confMark      // rule's only
+
+	ctx    context.Context // ends with Close
+	stop   context.CancelFunc
+	opened chan struct{} // closed when raft is set
+	tasks  tracker
+	closed sync.Once
+	err    error // of Close
+}
+
+// Open starts a replay node with a listener. The first start needs either
+// nothing (a new cluster of one) or Join and Token. It returns when the node
+// listens and its raft runs; WaitReady waits for a leader. ctx bounds the
+// joining only.
+func Open(ctx context.Context, cfg Config) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	n, err := newNode(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.openListening(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// OpenLocal starts a replica of one in this process: the same storage, raft
+// log and fold, but no listener and no certificates. Use Store.
+func OpenLocal(cfg Config) (*Node, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Listen != "" || len(cfg.Join) > 0 || cfg.Token != "" {
+		return nil, fmt.Errorf("cluster: config listen, join, token: a single process has no listener: leave them empty, or start a node")
+	}
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = 200 * time.Millisecond // nobody else to hear from
+	}
+	n, err := newNode(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.openLocal(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+func newNode(cfg Config) (*Node, error) {
+	cfg = cfg.withDefaults()
+	lock, err := lockDir(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{
+		cfg: cfg, log: cfg.Logger.With("component", "cluster"), lock: lock, start: time.Now(),
+		changes: newNotifier(), live: newLiveness(cfg.AliveFor), opened: make(chan struct{}),
+	}
+	n.ctx, n.stop = context.WithCancel(context.Background())
+	return n, nil
+}
+
+func (n *Node) path(name string) string { return filepath.Join(n.cfg.Dir, name) }
+
+func (n *Node) openLocal() error {
+	if _, err := LoadIdentity(n.cfg.Dir); !errors.Is(err, ErrNoIdentity) {
+		return fmt.Errorf("cluster: directory %s belongs to a node of a cluster: start it as a node, or use another directory", n.cfg.Dir)
+	}
+	n.id = localID
+	addr, trans := raft.NewInmemTransport(raft.ServerAddress(localID))
+	trans.Connect(addr, trans) // for the first election
+	n.trans = trans
+	n.book, _ = openBook("") // memory: can't fail
+	if err := n.openRaft(addr, true); err != nil {
+		return err
+	}
+	return n.electSelf()
+}
+
+// localID names the only node of a single process.
+const localID = "local"
+
+func (n *Node) openListening(ctx context.Context) error {
+	founder, err := n.identify(ctx)
+	if err != nil {
+		return err
+	}
+	n.id = n.ident.ID
+	n.log = n.log.With("node", n.id)
+	if n.book, err = openBook(n.cfg.Dir); err != nil {
+		return err
+	}
+	if n.book.removed(n.id) {
+		return fmt.Errorf("cluster: node %s was removed from cluster %s: use an empty directory and join as a new node",
+			n.id, n.ident.Cluster())
+	}
+	if err := n.bind(); err != nil {
+		return err
+	}
+	n.peers = newPeers(n.ident, n.book)
+	n.stream = newRaftStream(n)
+	n.trans = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		ServerAddressProvider:   (*addressProvider)(n),
+		Logger:                  raftLogger(n.log),
+		Stream:                  n.stream,
+		MaxPool:                 3,
+		MaxRPCsInFlight:         1, // pipelining has deadlocked users
+		Timeout:                 max(2*n.cfg.Heartbeat, time.Second),
+		MsgpackUseNewTimeFormat: true,
+	})
+	if err := n.openRaft(raft.ServerAddress(n.addr), founder); err != nil {
+		return err
+	}
+	n.serve()
+	n.tasks.run(n.announce)
+	n.log.Info("node listens", "addr", n.addr, "cluster", n.ident.Cluster())
+	return n.electSelf()
+}
+
+// openRaft opens the storage and starts raft on it.
+func (n *Node) openRaft(addr raft.ServerAddress, founder bool) (err error) {
+	if n.store, err = openStore(n.path(dirStore), n.cfg); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(n.path(dirRaft), 0o700); err != nil {
+		return err
+	}
+	n.wal, err = raftwal.Open(n.path(dirRaft), raftwal.WithSegmentSize(4<<20), raftwal.WithLogger(raftLogger(n.log)))
+	if err != nil {
+		return fmt.Errorf("cluster: open raft log in %s: %w", n.path(dirRaft), err)
+	}
+	n.dlog = newDeadlineLog(n.wal, n.cfg.DiskTimeout, n.log)
+	cache, err := raft.NewLogCache(256, n.dlog)
+	if err != nil {
+		return err
+	}
+	snaps, err := raft.NewFileSnapshotStoreWithLogger(n.path(dirSnapshots), 2, raftLogger(n.log))
+	if err != nil {
+		return fmt.Errorf("cluster: open snapshots: %w", err)
+	}
+	n.app = newAppender(n)
+	n.repairs = newRepairer(n)
+	n.blobs = newBlobs(n)
+	n.fsm = &fsm{store: n.store, changes: n.changes, log: n.log, onFail: n.leave, kick: n.repairs.kick}
+
+	hasState, err := raft.HasExistingState(cache, n.wal, snaps)
+	if err != nil {
+		return fmt.Errorf("cluster: read raft state: %w", err)
+	}
+	restore, err := n.checkHistory(snaps)
+	if err != nil {
+		return err
+	}
+	conf := n.raftConfig()
+	conf.NoSnapshotRestoreOnStart = !restore
+	leads := make(chan bool, 16)
+	conf.NotifyCh = leads
+	if !hasState && founder {
+		if n.store.AppliedIndex() > 0 {
+			return fmt.Errorf("cluster: directory %s holds a store without its raft log: restore directory %s", n.cfg.Dir, dirRaft)
+		}
+		first := raft.Configuration{Servers: []raft.Server{{ID: conf.LocalID, Address: addr}}}
+		if err := raft.BootstrapCluster(conf, cache, n.wal, snaps, n.trans, first); err != nil {
+			return fmt.Errorf("cluster: bootstrap: %w", err)
+		}
+	}
+	if n.raft, err = raft.NewRaft(conf, n.fsm, cache, n.wal, snaps, n.trans); err != nil {
+		return fmt.Errorf("cluster: start raft: %w", err)
+	}
+	close(n.opened)
+	n.app.run()
+	n.repairs.run()
+	n.tasks.run(func() { n.lead(leads) })
+	return nil
+}
+
+// checkHistory compares the store with raft's log. The store is usually ahead
+// of the newest snapshot and needs no restore; it must never be ahead of the
+// log, or entries would be skipped that it has not seen.
+func (n *Node) checkHistory(snaps raft.SnapshotStore) (restore bool, err error) {
+	last, err := n.wal.LastIndex()
+	if err != nil {
+		return false, fmt.Errorf("cluster: read raft log: %w", err)
+	}
+	list, err := snaps.List()
+	if err != nil {
+		return false, fmt.Errorf("cluster: list snapshots: %w", err)
+	}
+	var snap uint64
+	if len(list) > 0 {
+		snap = list[0].Index
+	}
+	applied := n.store.AppliedIndex()
+	if applied > max(last, snap) {
+		return false, fmt.Errorf("cluster: the store in %s has applied raft index %d, but the raft log ends at %d: "+
+			"the directory %s was lost or replaced; restore it, or start this node anew with an empty directory",
+			n.cfg.Dir, applied, max(last, snap), dirRaft)
+	}
+	return applied < snap, nil
+}
+
+func (n *Node) raftConfig() *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = raft.ServerID(n.id)
+	c.Logger = raftLogger(n.log)
+	c.HeartbeatTimeout = n.cfg.Heartbeat
+	c.ElectionTimeout = n.cfg.Heartbeat
+	// Below the heartbeat timeout: an old leader steps down before a new one
+	// can be elected.
+	c.LeaderLeaseTimeout = n.cfg.Heartbeat * 3 / 4
+	c.CommitTimeout = min(250*time.Millisecond, n.cfg.Heartbeat/8)
+	c.MaxAppendEntries = 128
+	c.BatchApplyCh = true
+	c.SnapshotInterval = 30 * time.Second
+	c.SnapshotThreshold = n.cfg.SnapshotEvery
+	c.TrailingLogs = n.cfg.SnapshotEvery
+	c.ShutdownOnRemove = false
+	c.NoLegacyTelemetry = true
+	return c
+}
+
+// electSelf makes the only voter leader at once instead of after a timeout
+// that is there for others.
+func (n *Node) electSelf() error {
+	voters, _ := n.servers()
+	if len(voters) != 1 || voters[0] != n.id {
+		return nil
+	}
+	var resp raft.TimeoutNowResponse
+	req := raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax,
+		ID: []byte(n.id), Addr: []byte(n.trans.LocalAddr())}}
+	if err := n.trans.TimeoutNow(raft.ServerID(n.id), n.trans.LocalAddr(), &req, &resp); err != nil {
+		n.log.Info("no early election; the timeout will do", "err", err)
+	}
+	return nil
+}
+
+// ID names the node.
+func (n *Node) ID() string { return n.id }
+
+// Addr is what others dial; "" in a single process.
+func (n *Node) Addr() string { return n.addr }
+
+// Identity is the node's certificate; nil in a single process. A process that
+// also runs a worker or the learner can Dial with it.
+func (n *Node) Identity() *Identity { return n.ident }
+
+// WaitReady waits until the group has a leader that serves and, when voters is
+// above 0, that many voters.
+func (n *Node) WaitReady(ctx context.Context, voters int) error {
+	t := time.NewTicker(20 * time.Millisecond)
+	defer t.Stop()
+	for {
+		have, _ := n.servers()
+		_, leader := n.raft.LeaderWithID()
+		if leader != "" && (string(leader) != n.id || n.ready.Load() != 0) && len(have) >= voters {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("cluster: node %s not ready: leader %q, %d of %d voters: %w",
+				n.id, leader, len(have), voters, ctx.Err())
+		case <-n.ctx.Done():
+			return fmt.Errorf("cluster: node %s closed: %w", n.id, replay.ErrUnavailable)
+		case <-t.C:
+		}
+	}
+}
+
+// servers lists voters and non-voters by id.
+func (n *Node) servers() (voters, others []string) {
+	f := n.raft.GetConfiguration()
+	if f.Error() != nil {
+		return nil, nil
+	}
+	for _, s := range f.Configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			voters = append(voters, string(s.ID))
+		} else {
+			others = append(others, string(s.ID))
+		}
+	}
+	return voters, others
+}
+
+// leave takes a replica that can't apply any more out of the game; the process
+// goes on and its calls fail with the reason.
+func (n *Node) leave(error) {
+	n.ready.Store(0)
+	n.tasks.run(func() { // raft's own goroutine reports the failure: don't wait in it
+		select {
+		case <-n.opened:
+			_ = n.raft.Shutdown() // Close waits
+		case <-n.ctx.Done():
+		}
+	})
+}
+
+// Close hands leadership on when it can, stops serving and waits for every
+// goroutine.
+func (n *Node) Close() error {
+	n.closed.Do(func() { n.err = n.close() })
+	return n.err
+}
+
+const closeWait = 10 * time.Second
+
+func (n *Node) close() error {
+	if n.raft != nil && n.raft.State() == raft.Leader {
+		if v, _ := n.servers(); len(v) > 1 {
+			n.handOver()
+		}
+	}
+	n.ready.Store(0)
+	n.stop()
+	var errs []error
+	if n.server != nil && !waitFor(closeWait, n.server.Stop) {
+		errs = append(errs, fmt.Errorf("cluster: node %s: calls did not end within %s (stalled disk?)", n.id, closeWait))
+	}
+	if n.stream != nil {
+		errs = append(errs, n.stream.Close())
+	}
+	if n.raft != nil {
+		if !waitFor(closeWait, func() { _ = n.raft.Shutdown().Error() }) {
+			errs = append(errs, fmt.Errorf("cluster: node %s: raft did not stop within %s (stalled disk?)", n.id, closeWait))
+		}
+	}
+	if t, ok := n.trans.(*raft.NetworkTransport); ok {
+		t.CloseStreams()
+		errs = append(errs, t.Close())
+	}
+	if n.mux != nil {
+		errs = append(errs, n.mux.Close())
+	}
+	errs = append(errs, n.peers.close())
+	n.tasks.close()
+	if n.stream != nil {
+		n.stream.wait()
+	}
+	if n.dlog != nil && !waitFor(closeWait, n.dlog.wait) {
+		errs = append(errs, fmt.Errorf("cluster: node %s: raft log write still stalled", n.id))
+	}
+	if n.wal != nil {
+		errs = append(errs, n.wal.Close())
+	}
+	if n.store != nil {
+		errs = append(errs, n.store.Close())
+	}
+	return errors.Join(append(errs, n.lock.Close())...)
+}
+
+// handOver gives leadership to the most advanced follower, so that nobody has
+// to wait for a timeout.
+func (n *Node) handOver() {
+	f := n.raft.LeadershipTransfer()
+	if !waitFor(3*time.Second, func() { _ = f.Error() }) {
+		n.log.Info("leadership not handed over in time")
+	}
+}
+
+// waitFor runs f and tells whether it ended within d. On false f goes on.
+func waitFor(d time.Duration, f func()) bool {
+	done := make(chan struct{})
+	go func() {
+		f()
+		close(done)
+	}()
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// readAddr is the address of the last start, "" when there was none.
+func readAddr(dir string) (string, error) {
+	b, err := readFile(filepath.Join(dir, fileAddr))
+	return strings.TrimSpace(string(b)), err
+}

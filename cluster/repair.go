@@ -1,0 +1,252 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	"github.com/skein-rl/skein/replay"
+)
+
+const (
+	repairEvery = time.Second
+	repairBatch = 256 // payloads looked for at once
+)
+
+// repairer pulls what this replica should hold and does not: payloads whose ids
+// are committed, and blobs that runs refer to. It gives a payload that is still
+// on its way from the leader a round's grace.
+type repairer struct {
+	n     *Node
+	nudge chan struct{}
+
+	mu   sync.Mutex
+	last scan
+}
+
+// scan is what one look at the storage found: at raft index applied, missing
+// committed payloads were not here.
+type scan struct {
+	applied uint64
+	missing int
+}
+
+func newRepairer(n *Node) *repairer { return &repairer{n: n, nudge: make(chan struct{}, 1)} }
+
+func (r *repairer) run() { r.n.tasks.run(r.loop) }
+
+// kick makes the next round look although nothing is known to be missing.
+func (r *repairer) kick() {
+	select {
+	case r.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// found is the newest scan.
+func (r *repairer) found() scan {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+func (r *repairer) loop() {
+	t := time.NewTicker(repairEvery)
+	defer t.Stop()
+	before := make(map[string]bool)
+	for {
+		applied := r.n.store.AppliedIndex()
+		missing, err := r.n.store.MissingPayloads(repairBatch)
+		if err != nil {
+			r.n.log.Warn("look for missing payloads", "err", err)
+		} else {
+			var due []replay.Item
+			now := make(map[string]bool, len(missing))
+			for _, it := range missing {
+				now[it.LogID] = true
+				if before[it.LogID] {
+					due = append(due, it)
+				}
+			}
+			before = now
+			r.mu.Lock()
+			r.last = scan{applied, len(missing)}
+			r.mu.Unlock()
+			if len(due) > 0 {
+				r.pullDue(due)
+			}
+		}
+		r.n.blobs.repair()
+		select {
+		case <-r.n.ctx.Done():
+			return
+		case <-t.C:
+		}
+		if len(before) > 0 {
+			continue
+		}
+		select { // nothing missing: wait for something new
+		case <-r.n.ctx.Done():
+			return
+		case <-r.nudge:
+		}
+	}
+}
+
+func (r *repairer) pullDue(items []replay.Item) {
+	ctx, cancel := context.WithTimeout(r.n.ctx, 30*time.Second)
+	defer cancel()
+	left, err := r.pull(ctx, items)
+	switch {
+	case r.n.ctx.Err() != nil:
+	case len(left) > 0:
+		r.n.log.Warn("payloads not repaired yet", "missing", len(left), "first", left[0].LogID, "err", err)
+	default:
+		r.n.log.Info("payloads repaired", "pulled", len(items))
+	}
+}
+
+// pull gets payloads from whatever peer has them, the leader first, and stores
+// them. It returns the items nobody had and what the peers said.
+func (r *repairer) pull(ctx context.Context, items []replay.Item) (left []replay.Item, err error) {
+	_, leader := r.n.raft.LeaderWithID()
+	var errs []error
+	for _, p := range r.n.peers.others(string(leader)) {
+		if len(items) == 0 {
+			break
+		}
+		got := make(map[string]bool)
+		for part := range slices.Chunk(items, repairBatch) {
+			if err := r.pullFrom(ctx, p, part, got); err != nil {
+				errs = append(errs, fmt.Errorf("node %s: %w", p, err))
+				break
+			}
+		}
+		var still []replay.Item
+		for _, it := range items {
+			if !got[it.LogID] {
+				still = append(still, it)
+			}
+		}
+		items = still
+	}
+	return items, errors.Join(errs...)
+}
+
+// pullFrom stores what one peer has of the items and adds it to got.
+func (r *repairer) pullFrom(ctx context.Context, p *peer, items []replay.Item, got map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, r.n.cfg.AppendTimeout)
+	defer cancel()
+	want := make(map[string]replay.Item, len(items))
+	req := &pb.PullRequest{}
+	for _, it := range items {
+		want[it.LogID] = it
+		req.LogIds = append(req.LogIds, it.LogID)
+	}
+	st, err := p.Pull(ctx, req)
+	if err != nil {
+		return p.fail(err)
+	}
+	for {
+		resp, err := st.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return p.fail(err)
+		}
+		var recs []replay.Record
+		for _, x := range resp.GetRecords() {
+			it, ok := want[x.GetItem().GetLogId()]
+			if !ok || it.Digest != x.GetItem().GetDigest() || int(it.Size) != len(x.GetData()) {
+				return fmt.Errorf("cluster: node %s sent %d bytes of log %q with digest %q: not what is committed here",
+					p, len(x.GetData()), x.GetItem().GetLogId(), x.GetItem().GetDigest())
+			}
+			recs = append(recs, replay.Record{Item: it, Bytes: x.GetData()})
+		}
+		if err := r.n.store.PutChunk(ctx, max(r.n.raft.CurrentTerm(), r.n.store.Term()), recs); err != nil {
+			return err
+		}
+		for _, rec := range recs {
+			got[rec.Item.LogID] = true
+		}
+	}
+}
+
+// read returns committed records with their bytes, pulling those not here.
+func (r *repairer) read(ctx context.Context, ids []string) ([]replay.Record, error) {
+	recs, missing, err := r.n.store.ReadRecords(ids)
+	if err != nil || len(missing) == 0 {
+		return recs, err
+	}
+	left, err := r.pull(ctx, missing)
+	if len(left) == 0 {
+		if recs, missing, err = r.n.store.ReadRecords(ids); err != nil || len(missing) == 0 {
+			return recs, err
+		}
+		left = missing
+	}
+	return nil, fmt.Errorf("cluster: %d payloads are on no node that answers, first %q: %w: %w",
+		len(left), left[0].LogID, replay.ErrUnavailable, errors.Join(err, ctx.Err()))
+}
+
+// Pull is the serving side: those of the asked payloads that are here.
+func (s *peerServer) Pull(req *pb.PullRequest, st pb.Peer_PullServer) error {
+	if n := len(req.GetLogIds()); n > repairBatch {
+		return toStatus(fmt.Errorf("%w: pull of %d logs: ask for at most %d", replay.ErrInvalid, n, repairBatch))
+	}
+	ids, err := committed(s.n.store, req.GetLogIds())
+	if err != nil {
+		return toStatus(err)
+	}
+	return toStatus(streamRecords(ids, func(ids []string) ([]replay.Record, error) {
+		recs, _, err := s.n.store.ReadRecords(ids)
+		return slices.DeleteFunc(recs, func(r replay.Record) bool { return r.Bytes == nil }), err
+	}, st.Send))
+}
+
+// streamRecords sends records in messages of about a chunk, reading a few at a
+// time.
+func streamRecords(ids []string, read func([]string) ([]replay.Record, error), send func(*pb.FetchResponse) error) error {
+	out, size := &pb.FetchResponse{}, 0
+	for part := range slices.Chunk(ids, 16) {
+		recs, err := read(part)
+		if err != nil {
+			return err
+		}
+		for _, r := range recs {
+			if size > 0 && size+len(r.Bytes) > chunkBytes {
+				if err := send(out); err != nil {
+					return err
+				}
+				out, size = &pb.FetchResponse{}, 0
+			}
+			out.Records, size = append(out.Records, recordTo(r)), size+len(r.Bytes)
+		}
+	}
+	if len(out.Records) == 0 {
+		return nil
+	}
+	return send(out)
+}
+
+// isMember tells whether a node is in raft's configuration, and how.
+func (n *Node) isMember(id string) (member, voter bool) {
+	f := n.raft.GetConfiguration()
+	if f.Error() != nil {
+		return false, false
+	}
+	for _, s := range f.Configuration().Servers {
+		if string(s.ID) == id {
+			return true, s.Suffrage == raft.Voter
+		}
+	}
+	return false, false
+}

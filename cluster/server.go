@@ -1,0 +1,298 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	"github.com/skein-rl/skein/replay"
+)
+
+// serve starts the gRPC services on the node's port.
+func (n *Node) serve() {
+	n.server = grpc.NewServer(
+		grpc.Creds(doneTLS{}),
+		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingWait}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingEvery / 2, PermitWithoutStream: true}),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.MaxConcurrentStreams(1024),
+		grpc.ChainUnaryInterceptor(n.guardUnary),
+		grpc.ChainStreamInterceptor(n.guardStream),
+		grpc.WaitForHandlers(true),
+	)
+	pb.RegisterReplayServer(n.server, &replayServer{n: n, s: &nodeStore{n}})
+	pb.RegisterPeerServer(n.server, &peerServer{n: n})
+	pb.RegisterMembershipServer(n.server, &membershipServer{n: n})
+	h := health.NewServer() // SERVING: the process answers; who leads is in ClusterStatus
+	healthpb.RegisterHealthServer(n.server, h)
+	n.tasks.run(func() {
+		if err := n.server.Serve(n.mux.grpc); err != nil && n.ctx.Err() == nil {
+			n.log.Error("gRPC server ended", "err", err)
+		}
+	})
+}
+
+// guardUnary admits, bounds and translates errors of unary calls.
+func (n *Node) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+	ctx, err := admit(ctx, info.FullMethod)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 10*time.Minute) // long polls bound themselves
+		defer cancel()
+	}
+	resp, err := h(ctx, req)
+	return resp, toStatus(err)
+}
+
+func (n *Node) guardStream(srv any, st grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+	ctx, err := admit(st.Context(), info.FullMethod)
+	if err != nil {
+		return toStatus(err)
+	}
+	return toStatus(h(srv, &callerStream{st, ctx}))
+}
+
+type callerStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context carries the caller.
+func (s *callerStream) Context() context.Context { return s.ctx }
+
+// caller is who makes a call, by certificate.
+type caller struct{ id, role string }
+
+type callerKey struct{}
+
+func callerOf(ctx context.Context) caller {
+	c, _ := ctx.Value(callerKey{}).(caller)
+	return c
+}
+
+// admit lets members call, anybody join, and only replay nodes speak as peers.
+func admit(ctx context.Context, method string) (context.Context, error) {
+	if method == pb.Membership_Join_FullMethodName {
+		return ctx, nil
+	}
+	p, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return nil, fmt.Errorf("%w: no connection", ErrDenied)
+	}
+	tls, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok {
+		return nil, fmt.Errorf("%w: no TLS", ErrDenied)
+	}
+	id, role, err := stateNode(tls.State)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s needs a certificate of this cluster: join with its token first: %w", ErrDenied, method, err)
+	}
+	if strings.HasPrefix(method, "/"+pb.Peer_ServiceDesc.ServiceName+"/") && role != RoleReplay {
+		return nil, fmt.Errorf("%w: %s is for replay nodes; %s is a %s", ErrDenied, method, id, role)
+	}
+	return context.WithValue(ctx, callerKey{}, caller{id, role}), nil
+}
+
+// peerServer serves fellow replay nodes; its methods stand beside the side
+// that calls them.
+type peerServer struct {
+	pb.UnimplementedPeerServer
+	n *Node
+}
+
+// replayServer puts the leader's store on the wire.
+type replayServer struct {
+	pb.UnimplementedReplayServer
+	n *Node
+	s *nodeStore
+}
+
+func empty(err error) (*pb.Empty, error) { return &pb.Empty{}, err }
+
+func (r *replayServer) CreateRun(ctx context.Context, q *pb.CreateRunRequest) (*pb.Empty, error) {
+	return empty(r.s.CreateRun(ctx, specFrom(q.GetSpec())))
+}
+
+func (r *replayServer) FinishRun(ctx context.Context, q *pb.RunRequest) (*pb.Empty, error) {
+	return empty(r.s.FinishRun(ctx, q.GetRun()))
+}
+
+func (r *replayServer) Runs(ctx context.Context, _ *pb.Empty) (*pb.RunsResponse, error) {
+	runs, err := r.s.Runs(ctx)
+	return &pb.RunsResponse{Runs: runs}, err
+}
+
+func (r *replayServer) Status(ctx context.Context, q *pb.RunRequest) (*pb.RunStatus, error) {
+	s, err := r.s.Status(ctx, q.GetRun())
+	return statusTo(s), err
+}
+
+func (r *replayServer) TakeTickets(ctx context.Context, q *pb.TakeTicketsRequest) (*pb.TakeTicketsResponse, error) {
+	cmd := replay.TakeTicketsCmd{Run: q.GetRun(), Worker: q.GetWorker(), N: int(q.GetN()), RequestID: q.GetRequestId()}
+	ts, err := r.n.takeTickets(ctx, cmd, time.Duration(q.GetWait()), q.GetRetry())
+	return &pb.TakeTicketsResponse{Tickets: mapSlice(ts, ticketTo)}, err
+}
+
+func (r *replayServer) ReturnTicket(ctx context.Context, q *pb.ReturnTicketRequest) (*pb.Empty, error) {
+	return empty(r.s.ReturnTicket(ctx, q.GetRun(), q.GetGroup(), q.GetWorker()))
+}
+
+func (r *replayServer) Scan(ctx context.Context, q *pb.ScanRequest) (*pb.ScanResponse, error) {
+	items, next, err := r.s.Scan(ctx, q.GetRun(), q.GetTable(), q.GetCursor(), int(q.GetLimit()))
+	return &pb.ScanResponse{Items: mapSlice(items, itemTo), Next: next}, err
+}
+
+func (r *replayServer) Lease(ctx context.Context, q *pb.LeaseRequest) (*pb.LeaseResponse, error) {
+	l, err := r.s.Lease(ctx, leaseReqFrom(q))
+	if l == nil {
+		return &pb.LeaseResponse{}, err
+	}
+	return &pb.LeaseResponse{Lease: leaseTo(l)}, err
+}
+
+func (r *replayServer) Extend(ctx context.Context, q *pb.ExtendRequest) (*pb.Empty, error) {
+	return empty(r.s.Extend(ctx, q.GetRun(), q.GetLease(), time.Duration(q.GetTtl())))
+}
+
+func (r *replayServer) Commit(ctx context.Context, q *pb.StepRecord) (*pb.Empty, error) {
+	return empty(r.s.Commit(ctx, stepFrom(q)))
+}
+
+func (r *replayServer) Release(ctx context.Context, q *pb.ReleaseRequest) (*pb.Empty, error) {
+	return empty(r.s.Release(ctx, q.GetRun(), q.GetLease(), q.GetDrop()))
+}
+
+func (r *replayServer) Step(ctx context.Context, q *pb.StepRequest) (*pb.StepRecord, error) {
+	s, err := r.s.Step(ctx, q.GetRun(), q.GetStep())
+	return stepTo(s), err
+}
+
+func (r *replayServer) Latest(ctx context.Context, q *pb.RunRequest) (*pb.Policy, error) {
+	p, err := r.s.Latest(ctx, q.GetRun())
+	return policyTo(p), err
+}
+
+func (r *replayServer) WaitPolicy(ctx context.Context, q *pb.WaitPolicyRequest) (*pb.Policy, error) {
+	p, err := r.s.WaitPolicy(ctx, q.GetRun(), q.GetAfter(), time.Duration(q.GetWait()))
+	return policyTo(p), err
+}
+
+func (r *replayServer) RequestEval(ctx context.Context, q *pb.EvalRequest) (*pb.Empty, error) {
+	return empty(r.s.RequestEval(ctx, evalReqFrom(q)))
+}
+
+func (r *replayServer) EvalStatus(ctx context.Context, q *pb.EvalStatusRequest) (*pb.EvalStatus, error) {
+	s, err := r.s.EvalStatus(ctx, q.GetRun(), q.GetVersion())
+	return evalTo(s), err
+}
+
+func (r *replayServer) Fetch(q *pb.FetchRequest, st pb.Replay_FetchServer) error {
+	ctx, cancel := bounded(st.Context(), 0)
+	defer cancel()
+	return streamRecords(q.GetLogIds(), func(ids []string) ([]replay.Record, error) { return r.s.Fetch(ctx, ids) }, st.Send)
+}
+
+func (r *replayServer) PutBlob(st pb.Replay_PutBlobServer) error {
+	if err := r.n.mustLead(); err != nil {
+		return err
+	}
+	digest, err := r.n.blobs.receive(st.Context(), st.Recv, func(data []byte) (string, error) {
+		return r.n.blobs.put(st.Context(), data)
+	})
+	if err != nil {
+		return err
+	}
+	return st.SendAndClose(&pb.PutBlobResponse{Digest: digest})
+}
+
+func (r *replayServer) GetBlob(q *pb.GetBlobRequest, st pb.Replay_GetBlobServer) error {
+	data, err := r.s.GetBlob(st.Context(), q.GetDigest())
+	if err != nil {
+		return err
+	}
+	return sendBlob(q.GetDigest(), data, st.Send)
+}
+
+// Append reads requests while the window has room and answers each when it is
+// done, in any order.
+func (r *replayServer) Append(st pb.Replay_AppendServer) error {
+	if err := r.n.mustLead(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(st.Context())
+	defer cancel()
+	answers := make(chan *pb.AppendResponse, 64)
+	sent := make(chan error, 1)
+	go func() {
+		for a := range answers {
+			if err := st.Send(a); err != nil {
+				cancel()
+				for range answers { // let the others end
+				}
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	answers <- &pb.AppendResponse{Window: appendWindow}
+	window := semaphore.NewWeighted(appendWindow)
+	var work sync.WaitGroup
+	err := r.readAppends(ctx, st, window, &work, answers)
+	work.Wait()
+	close(answers)
+	return errors.Join(err, <-sent)
+}
+
+func (r *replayServer) readAppends(ctx context.Context, st pb.Replay_AppendServer, window *semaphore.Weighted, work *sync.WaitGroup, answers chan<- *pb.AppendResponse) error {
+	for {
+		q, err := st.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		recs := mapSlice(q.GetRecords(), recordFrom)
+		var size int64 = 1
+		for _, rec := range recs {
+			size += int64(len(rec.Bytes))
+		}
+		size = min(size, appendWindow)
+		if err := window.Acquire(ctx, size); err != nil {
+			return err
+		}
+		work.Go(func() {
+			defer window.Release(size)
+			limit := time.Duration(q.GetTimeout())
+			if limit <= 0 || limit > defaultTimeout {
+				limit = defaultTimeout
+			}
+			ctx, cancel := context.WithTimeout(ctx, limit)
+			defer cancel()
+			res, err := r.s.Append(ctx, recs)
+			a := &pb.AppendResponse{Id: q.GetId(), Results: mapSlice(res, resultTo)}
+			if err != nil {
+				a.Error, _ = toWire(err)
+			}
+			answers <- a
+		})
+	}
+}

@@ -1,0 +1,80 @@
+package cluster
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+const tokenPrefix = "skein1"
+
+// Token admits a process to one cluster. Its text form is
+//
+//	skein1.<sha256 of the CA certificate, hex>.<secret, base64url>
+//
+// The fingerprint lets the joiner know the right cluster before it shows the
+// secret. Tokens are secrets: String hides the secret, Reveal does not.
+type Token struct {
+	CA     [sha256.Size]byte
+	Secret string
+}
+
+// ParseToken reads the text form.
+func ParseToken(s string) (Token, error) {
+	var t Token
+	s = strings.TrimSpace(s)
+	bad := func(what string) (Token, error) {
+		return Token{}, fmt.Errorf("cluster: join token: %s; it looks like "+
+			"%s.<64 hex digits>.<secret>: copy the file %q of a replay node's directory whole", what, tokenPrefix, fileToken)
+	}
+	if s == "" {
+		return bad("empty")
+	}
+	parts := strings.Split(s, ".")
+	if len(parts) != 3 || parts[0] != tokenPrefix {
+		return bad("not a token of this version")
+	}
+	ca, err := hex.DecodeString(parts[1])
+	if err != nil || len(ca) != len(t.CA) {
+		return bad("damaged fingerprint")
+	}
+	if b, err := base64.RawURLEncoding.DecodeString(parts[2]); err != nil || len(b) < 16 {
+		return bad("damaged secret")
+	}
+	copy(t.CA[:], ca)
+	t.Secret = parts[2]
+	return t, nil
+}
+
+// newToken makes a token for the authority with a fresh 256-bit secret.
+func newToken(caDER []byte) Token {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return Token{CA: sha256.Sum256(caDER), Secret: base64.RawURLEncoding.EncodeToString(b[:])}
+}
+
+// Reveal is the text form, to be written to a file of mode 0600 or handed to
+// the operator; never to a log.
+func (t Token) Reveal() string {
+	return tokenPrefix + "." + hex.EncodeToString(t.CA[:]) + "." + t.Secret
+}
+
+// String hides the secret, so that a token that is printed by mistake does
+// not leak.
+func (t Token) String() string {
+	return tokenPrefix + "." + hex.EncodeToString(t.CA[:4]) + "….(hidden)"
+}
+
+// GoString is String, for %#v.
+func (t Token) GoString() string { return t.String() }
+
+// admits compares in constant time.
+func (t Token) admits(secret string) bool {
+	return t.Secret != "" && subtle.ConstantTimeCompare([]byte(t.Secret), []byte(secret)) == 1
+}
+
+func short(fp [sha256.Size]byte) string { return hex.EncodeToString(fp[:4]) }
