@@ -374,3 +374,17 @@ func BenchmarkTrainStep(b *testing.B) {
 		})
 	}
 }
+
+// TestRankStabilisedScale is cases/training.tsv's lora row: rank 16 and alpha
+// 16 under rsLoRA scale by 4, as rank 16 and alpha 64 do without.
+func TestRankStabilisedScale(t *testing.T) {
+	c := tinyConfig()
+	m := randomModel(t, c, 151)
+	b := newBackend(t, m, Options{})
+	rs := randomAdapter(t, m, model.LoRAConfig{Rank: 16, Alpha: 16, RSLoRA: true, Targets: []string{"q_proj", "up_proj"}}, 152)
+	plain := *rs
+	plain.LoRA.RSLoRA, plain.LoRA.Alpha = false, 64
+	require.Equal(t, logitsAfter(t, b, &plain, []int32{1, 2, 3}), logitsAfter(t, b, rs, []int32{1, 2, 3}))
+	plain.LoRA.Alpha = 16
+	require.NotEqual(t, logitsAfter(t, b, &plain, []int32{1, 2, 3}), logitsAfter(t, b, rs, []int32{1, 2, 3}))
+}

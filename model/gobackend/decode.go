@@ -1,0 +1,122 @@
+package gobackend
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/model/sample"
+)
+
+// splitBytes of weights or less: decoding splits rows, not products, over
+// goroutines.
+const splitBytes = 24 << 20
+
+// decodeRow is a row in progress.
+type decodeRow struct {
+	model.DecodeRow
+	index int
+	cache *slotCache
+	left  int
+	last  int32
+	out   *model.DecodeOut
+}
+
+// Decode implements model.Decoder. A row makes at most min(n, MaxNew) tokens,
+// and that many must fit in its slot even if it stops earlier. The newest
+// token of each row is returned but not cached: pass it as Last next time.
+// When ctx ends in the middle, the tokens made so far are returned with its
+// error.
+func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]model.DecodeOut, error) {
+	outs := make([]model.DecodeOut, len(rows))
+	active := make([]*decodeRow, 0, len(rows))
+	seen := map[int]bool{}
+	for i, r := range rows {
+		left := max(min(n, r.MaxNew), 0)
+		err := d.checkSlot(r.Slot)
+		switch {
+		case err != nil:
+		case seen[r.Slot]:
+			err = fmt.Errorf("slot %d is listed twice", r.Slot)
+		case d.Len(r.Slot)+left > d.cfg.MaxLen:
+			err = fmt.Errorf("slot %d holds %d tokens and %d more exceed max_len %d", r.Slot, d.Len(r.Slot), left, d.cfg.MaxLen)
+		default:
+			err = errors.Join(d.checkToken(r.Last), sample.Check(r.Sampling))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("gobackend: decode: row %d: %w", i, err)
+		}
+		seen[r.Slot] = true
+		if left > 0 {
+			active = append(active, &decodeRow{r, i, d.slot(r.Slot), left, r.Last, &outs[i]})
+		}
+	}
+	if len(active) == 0 {
+		return outs, ctx.Err()
+	}
+	// Few weights: each goroutine decodes its own rows to the end, with no
+	// meeting point. Many weights: all goroutines share each product, so that
+	// the weights are read once per step.
+	parts := 1
+	if d.b.net.bytes() <= splitBytes {
+		parts = min(d.b.pool.Threads(), len(active))
+	}
+	errs := make([]error, parts)
+	d.b.pool.For(parts, func(p int) {
+		ln := d.lanes[p]
+		ln.pool = nil
+		if parts == 1 {
+			ln.pool = d.b.pool
+		}
+		lo, hi := p*len(active)/parts, (p+1)*len(active)/parts
+		errs[p] = d.decodeLane(ctx, ln, active[lo:hi:hi])
+	})
+	if err := errors.Join(errs...); err != nil {
+		return outs, fmt.Errorf("gobackend: decode: %w", err)
+	}
+	return outs, nil
+}
+
+// decodeLane steps its rows until all are done.
+func (d *decoder) decodeLane(ctx context.Context, ln *lane, rows []*decodeRow) error {
+	n := d.b.net
+	for len(rows) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		ln.tokens, ln.spans = ln.tokens[:0], ln.spans[:0]
+		for i, r := range rows {
+			ln.tokens = append(ln.tokens, r.last)
+			ln.spans = append(ln.spans, span{r.cache, i, 1, r.cache.len})
+		}
+		d.forward(ln, false)
+		a := &ln.acts
+		ln.logits = resize(ln.logits, len(rows)*n.vocab)
+		ln.rmsNorm(a.xn, a.inv1, a.x, n.norm, n.eps, len(rows))
+		ln.project(ln.logits, a.xn, n.head, nil, 0, len(rows))
+		errs := make([]error, len(rows))
+		ln.pool.For(len(rows), func(i int) { errs[i] = rows[i].draw(ln.logits[i*n.vocab : (i+1)*n.vocab]) })
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		rows = slices.DeleteFunc(rows, func(r *decodeRow) bool { return r.left == 0 })
+	}
+	return nil
+}
+
+// draw samples the row's next token.
+func (r *decodeRow) draw(logits []float32) error {
+	id, lp, err := sample.Draw(logits, r.Sampling, r.cache.len)
+	if err != nil {
+		return fmt.Errorf("row %d, slot %d, position %d: %w", r.index, r.Slot, r.cache.len, err)
+	}
+	r.out.IDs, r.out.Logprobs = append(r.out.IDs, id), append(r.out.Logprobs, lp)
+	r.last = id
+	r.left--
+	if slices.Contains(r.Stop, id) {
+		r.out.Stopped, r.left = true, 0
+	}
+	return nil
+}
