@@ -14,7 +14,10 @@ import (
 	"go/format"
 	"log"
 	"os"
+	"strings"
 	"unicode"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // standIn is a rune of each category that Go and the library agree on and that
@@ -36,9 +39,18 @@ func main() {
 	}
 	theirs := make(map[rune]string)
 	numeric := make(map[rune]bool)
+	nfc := make(map[string]map[rune]bool)
 	for cat, ranges := range probe {
 		for _, r := range ranges {
 			for c := r[0]; c <= r[1]; c++ {
+				switch {
+				case strings.HasPrefix(cat, "nfc_"):
+					if nfc[cat] == nil {
+						nfc[cat] = map[rune]bool{}
+					}
+					nfc[cat][c] = true
+					continue
+				}
 				switch cat {
 				case "numeric":
 					numeric[c] = true
@@ -100,6 +112,44 @@ func main() {
 		}
 		if !numeric[c] {
 			log.Fatalf("%U is a number for Go only", c)
+		}
+		if c == hi+1 {
+			hi = c
+			continue
+		}
+		flushN()
+		lo, hi = c, c
+	}
+	flushN()
+	fmt.Fprintf(&out, "}\n")
+	barriers := map[rune]bool{}
+	for c := rune(0); c <= unicode.MaxRune; c++ {
+		if c >= 0xd800 && c < 0xe000 {
+			continue
+		}
+		s := string(c)
+		nfd := norm.NFD.String(s)
+		if (!strings.HasPrefix(norm.NFC.String("\u0300"+s), "\u0300")) != nfc["nfc_before_300"][c] ||
+			strings.HasPrefix(norm.NFC.String("\u0378"+s+"\u0316"), "\u0378\u0316") != nfc["nfc_after_316"][c] {
+			barriers[c] = true
+		}
+		if composes := norm.NFC.String(nfd) == s && nfd != s; composes != nfc["nfc_composes"][c] {
+			if !composes {
+				log.Fatalf("%U composes for the library only", c)
+			}
+			for _, r := range nfd + s {
+				barriers[r] = true
+			}
+		}
+		if (norm.NFC.String(s) == s) != nfc["nfc_stable"][c] {
+			barriers[c] = true
+		}
+	}
+	fmt.Fprintf(&out, "\n// nfcBarriers lists code points that Go normalises and the library, whose NFC\n// is of an older Unicode, leaves alone.\nvar nfcBarriers = [][2]rune{\n")
+	lo, hi = -1, -2
+	for c := rune(0); c <= unicode.MaxRune; c++ {
+		if !barriers[c] {
+			continue
 		}
 		if c == hi+1 {
 			hi = c

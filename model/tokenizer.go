@@ -3,8 +3,6 @@ package model
 import (
 	"fmt"
 	"slices"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // Tokenizer turns text into token ids and back with byte-level BPE, exactly as
@@ -36,7 +34,7 @@ func (t *Tokenizer) Encode(text string, special bool) []int32 {
 	token := func(id int32) { ids = append(ids, id) }
 	t.first.split(text, special, func(s string) {
 		if t.nfc {
-			s = norm.NFC.String(s)
+			s = nfcString(s)
 		}
 		t.second.split(s, special, func(s string) { ids = t.encodePiece(ids, s, t.pre) }, token)
 	}, token)

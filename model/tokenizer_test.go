@@ -5,9 +5,27 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 )
+
+// TestTokenizerGolden runs on small tokenizers of our own that exercise each
+// step: trained is what TrainBPE writes; split_nfc has NFC, Llama 3's pattern,
+// ignore_merges and a post-processor; added has added tokens of every kind and
+// every behaviour of Split.
+func TestTokenizerGolden(t *testing.T) {
+	for _, name := range []string{"trained", "split_nfc", "added"} {
+		t.Run(name, func(t *testing.T) {
+			compareWithReference(t, "testdata/tokenizers/"+name+".json", "testdata/tokenizers/"+name+".cases.json")
+		})
+	}
+}
+
+// The tables in unitable.go are differences to one version of Go's.
+func TestUnicodeTablesFitThisGo(t *testing.T) {
+	require.Equal(t, goUnicode, unicode.Version, "run genunicode.go again (see there)")
+}
 
 // TestTokenizerAgainstReference compares with cases that
 // testdata/probe_tokenizer.py made with the Hugging Face library: set

@@ -33,6 +33,10 @@ func isNumeric(r rune) bool {
 	if unicode.IsNumber(r) {
 		return true
 	}
-	i := sort.Search(len(numericRanges), func(i int) bool { return numericRanges[i][1] >= r })
-	return i < len(numericRanges) && numericRanges[i][0] <= r
+	return inRanges(numericRanges, r)
+}
+
+func inRanges(ranges [][2]rune, r rune) bool {
+	i := sort.Search(len(ranges), func(i int) bool { return ranges[i][1] >= r })
+	return i < len(ranges) && ranges[i][0] <= r
 }

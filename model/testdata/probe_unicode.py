@@ -1,10 +1,11 @@
-# Writes the general category, white space and numeric property of every code
-# point as the Hugging Face tokenizers library sees them: input of genunicode.go.
+# Writes the general category, white space, numeric property and NFC behaviour of
+# every code point as the Hugging Face tokenizers library sees them: input of
+# genunicode.go.
 # usage: python3 probe_unicode.py OUT.json      (needs: pip install tokenizers)
 import json
 import sys
 
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 CATEGORIES = "Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co Cn".split()
@@ -39,5 +40,12 @@ def ranges(points):
 probe = {cat: ranges(matching(r"\p{%s}" % cat)) for cat in CATEGORIES}
 probe["space"] = ranges(matching(r"\s"))
 probe["numeric"] = ranges(numeric())
+nfc = normalizers.NFC().normalize_str
+# Code points that move before U+0300 (combining class 1 to 229), that U+0316
+# moves before (class above 220), and that NFC leaves as they are.
+probe["nfc_before_300"] = ranges(c for c in CODE_POINTS if nfc("\u0300" + chr(c))[0] != "\u0300")
+probe["nfc_after_316"] = ranges(c for c in CODE_POINTS if nfc("\u0378" + chr(c) + "\u0316")[1] == "\u0316")
+probe["nfc_stable"] = ranges(c for c in CODE_POINTS if nfc(chr(c)) == chr(c))
+probe["nfc_composes"] = ranges(c for c in CODE_POINTS if nfc(normalizers.NFD().normalize_str(chr(c))) == chr(c) != normalizers.NFD().normalize_str(chr(c)))
 with open(sys.argv[1], "w") as f:
     json.dump(probe, f)
