@@ -26,7 +26,7 @@ func (c *Client) Append(ctx context.Context, recs []replay.Record) ([]replay.App
 	out := make([]replay.AppendResult, len(recs))
 	left := pack(recs)
 	var rejected []error
-	err := c.call(ctx, fmt.Sprintf("append %d logs", len(recs)), defaultTimeout, func(ctx context.Context, l *link, _ bool) error {
+	err := c.call(ctx, fmt.Sprintf("append %d logs", len(recs)), appendWait, func(ctx context.Context, l *link, _ bool) error {
 		st, err := c.stream(l)
 		if err != nil {
 			return err
@@ -82,6 +82,9 @@ func worst(errs []error) error {
 	}
 	return errs[0]
 }
+
+// appendWait is how long a leader may take over one request beside an answer.
+const appendWait = 15 * time.Second
 
 // part is a range of records sent as one request.
 type part struct{ from, to int }

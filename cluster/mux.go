@@ -45,8 +45,7 @@ type mux struct {
 func newMux(ln net.Listener, conf *tls.Config, log *slog.Logger) *mux {
 	m := &mux{ln: ln, conf: conf, log: log}
 	m.ctx, m.stop = context.WithCancel(context.Background())
-	m.grpc = &muxListener{m: m, ch: make(chan net.Conn)}
-	m.raft = &muxListener{m: m, ch: make(chan net.Conn)}
+	m.grpc, m.raft = newMuxListener(m), newMuxListener(m)
 	m.wg.Add(1)
 	go m.accept()
 	return m
@@ -110,6 +109,8 @@ func (m *mux) shake(c net.Conn) {
 	}
 	select {
 	case to.ch <- tc:
+	case <-to.gone:
+		_ = c.Close()
 	case <-ctx.Done():
 		_ = c.Close()
 	}
@@ -125,8 +126,14 @@ func stateNode(cs tls.ConnectionState) (id, role string, err error) {
 
 // muxListener is one side of a mux.
 type muxListener struct {
-	m  *mux
-	ch chan net.Conn
+	m    *mux
+	ch   chan net.Conn
+	gone chan struct{}
+	once sync.Once
+}
+
+func newMuxListener(m *mux) *muxListener {
+	return &muxListener{m: m, ch: make(chan net.Conn), gone: make(chan struct{})}
 }
 
 // Accept waits for the next connection of this side's protocol.
@@ -134,13 +141,18 @@ func (l *muxListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.ch:
 		return c, nil
+	case <-l.gone:
+		return nil, net.ErrClosed
 	case <-l.m.ctx.Done():
 		return nil, net.ErrClosed
 	}
 }
 
-// Close does nothing: the mux is closed as a whole by its node.
-func (l *muxListener) Close() error { return nil }
+// Close ends this side; the port stays open until the mux is closed.
+func (l *muxListener) Close() error {
+	l.once.Do(func() { close(l.gone) })
+	return nil
+}
 
 // Addr is the bound address.
 func (l *muxListener) Addr() net.Addr { return l.m.ln.Addr() }

@@ -55,12 +55,13 @@ type Node struct {
 	members sync.RWMutex  // appends hold it shared, membership changes alone
 	conf    confMark      // rule's only
 
-	ctx    context.Context // ends with Close
-	stop   context.CancelFunc
-	opened chan struct{} // closed when raft is set
-	tasks  tracker
-	closed sync.Once
-	err    error // of Close
+	ctx     context.Context // ends with Close
+	stop    context.CancelFunc
+	opened  chan struct{} // closed when raft is set
+	tasks   tracker
+	closed  sync.Once
+	crashed bool  // a test ends it without ceremony
+	err     error // of Close
 }
 
 // Open starts a replay node with a listener. The first start needs either
@@ -131,7 +132,12 @@ func (n *Node) openLocal() error {
 	if err := n.openRaft(addr, true); err != nil {
 		return err
 	}
-	return n.electSelf()
+	if err := n.electSelf(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), n.cfg.DiskTimeout)
+	defer cancel()
+	return n.WaitReady(ctx, 1)
 }
 
 // localID names the only node of a single process.
@@ -363,7 +369,7 @@ func (n *Node) Close() error {
 const closeWait = 10 * time.Second
 
 func (n *Node) close() error {
-	if n.raft != nil && n.raft.State() == raft.Leader {
+	if n.raft != nil && !n.crashed && n.raft.State() == raft.Leader {
 		if v, _ := n.servers(); len(v) > 1 {
 			n.handOver()
 		}

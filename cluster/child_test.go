@@ -1,0 +1,5 @@
+package cluster
+
+const childEnv = "SKEIN_CLUSTER_CHILD"
+
+func runChild() int { return 0 }
