@@ -1,0 +1,192 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+const defaultHub = "https://huggingface.co"
+
+// wanted are the files of a model repository that package model reads.
+var wanted = regexp.MustCompile(`^(config\.json|generation_config\.json|tokenizer\.json|tokenizer_config\.json|special_tokens_map\.json|` +
+	`chat_template\.jinja|model\.safetensors|model\.safetensors\.index\.json|model-\d{5}-of-\d{5}\.safetensors|` +
+	`adapter_config\.json|adapter_model\.safetensors|LICENSE(\.\w+)?|README\.md)$`)
+
+func (c *Client) base() string {
+	for _, b := range []string{c.BaseURL, os.Getenv("HF_ENDPOINT"), defaultHub} {
+		if b != "" {
+			return strings.TrimRight(b, "/")
+		}
+	}
+	return defaultHub
+}
+
+// request adds the token for the hub's own host; the HTTP client drops it when
+// a redirect leads elsewhere.
+func (c *Client) request(ctx context.Context, method, url string) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, fmt.Errorf("hub: %w", err)
+	}
+	req.Header.Set("User-Agent", "skein")
+	token := c.Token
+	if token == "" {
+		token = os.Getenv("HF_TOKEN")
+	}
+	if token != "" && strings.HasPrefix(url, c.base()+"/") {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	// Bytes as stored: a compressed answer could not be resumed or checked.
+	req.Header.Set("Accept-Encoding", "identity")
+	return req, nil
+}
+
+func (c *Client) pullHF(ctx context.Context, r Ref, dest string, progress Progress) (string, error) {
+	commit, files, err := c.list(ctx, r)
+	if err != nil {
+		return "", fmt.Errorf("hub: list %s: %w", r, err)
+	}
+	found := false
+	for _, f := range files {
+		if !wanted.MatchString(f) {
+			continue
+		}
+		found = found || path.Ext(f) == ".safetensors"
+	}
+	if !found {
+		return "", fmt.Errorf("hub: %s has no model.safetensors (has %s)", r, strings.Join(files[:min(len(files), 20)], ", "))
+	}
+	rec := receipt{Ref: r.String(), Commit: commit, Files: map[string]string{}}
+	for _, f := range files {
+		if !wanted.MatchString(f) {
+			continue
+		}
+		src := c.base() + "/" + r.Name + "/resolve/" + url.PathEscape(commit) + "/" + url.PathEscape(f)
+		want, size, err := c.head(ctx, src)
+		if err != nil {
+			return "", fmt.Errorf("hub: %s of %s: %w", f, r, err)
+		}
+		if err := c.fetch(ctx, src, filepath.Join(dest, f), want, size, progress); err != nil {
+			return "", fmt.Errorf("hub: %s of %s: %w", f, r, err)
+		}
+		rec.Files[f] = want.String()
+	}
+	return dest, rec.write(dest)
+}
+
+// list resolves the revision to a commit and lists its files.
+func (c *Client) list(ctx context.Context, r Ref) (commit string, files []string, err error) {
+	err = c.retry(ctx, func() error {
+		u := c.base() + "/api/models/" + r.Name + "/revision/" + url.PathEscape(r.Revision)
+		req, err := c.request(ctx, http.MethodGet, u)
+		if err != nil {
+			return err
+		}
+		resp, err := c.client().Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return &httpStatus{u, resp.StatusCode}
+		}
+		var info struct {
+			SHA      string
+			Siblings []struct {
+				Name string `json:"rfilename"`
+			}
+		}
+		if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&info); err != nil {
+			return fmt.Errorf("%s: not the hub's JSON: %w", u, err)
+		}
+		if info.SHA == "" {
+			return fmt.Errorf("%s: the answer names no commit", u)
+		}
+		commit, files = info.SHA, nil
+		for _, s := range info.Siblings {
+			files = append(files, s.Name)
+		}
+		return nil
+	})
+	return commit, files, err
+}
+
+func (c *Client) retry(ctx context.Context, f func() error) error {
+	retries := c.Retries
+	if retries <= 0 {
+		retries = 5
+	}
+	var err error
+	for n := range retries {
+		if n > 0 {
+			if waitErr := c.backoff(ctx, n); waitErr != nil {
+				return errors.Join(waitErr, err)
+			}
+		}
+		if err = f(); err == nil || ctx.Err() != nil || !temporary(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// head learns a file's digest and size. The hub answers for large files with a
+// redirect to its storage that carries them; the storage itself knows neither,
+// so redirects to other hosts are not followed here.
+func (c *Client) head(ctx context.Context, u string) (want digest, size int64, err error) {
+	client := *c.client()
+	client.CheckRedirect = func(req *http.Request, via []*http.Request) error {
+		if req.URL.Host != via[0].URL.Host || len(via) > 5 || req.Response != nil && req.Response.Header.Get("X-Linked-Etag") != "" {
+			return http.ErrUseLastResponse
+		}
+		return nil
+	}
+	err = c.retry(ctx, func() error {
+		req, err := c.request(ctx, http.MethodHead, u)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode >= 400 {
+			return &httpStatus{u, resp.StatusCode}
+		}
+		tag, length := resp.Header.Get("X-Linked-Etag"), resp.Header.Get("X-Linked-Size")
+		if tag == "" {
+			tag, length = resp.Header.Get("Etag"), resp.Header.Get("Content-Length")
+		}
+		tag = strings.ToLower(strings.Trim(strings.TrimPrefix(tag, "W/"), `"`))
+		switch {
+		case hex64.MatchString(tag):
+			want = digest{"sha256", tag}
+		case hex40.MatchString(tag):
+			want = digest{"git-sha1", tag}
+		default:
+			return fmt.Errorf("%w: the hub gave etag %q, which is no digest to check against", ErrDigest, tag)
+		}
+		if size, err = strconv.ParseInt(length, 10, 64); err != nil {
+			size = -1
+		}
+		return nil
+	})
+	return want, size, err
+}
+
+var (
+	hex64 = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	hex40 = regexp.MustCompile(`^[0-9a-f]{40}$`)
+)
