@@ -41,7 +41,7 @@ type TaskConfig struct {
 	// Name is a registered source: "store", "gsm8k", "bfcl_simple".
 	Name string `yaml:"name"`
 	// Options are the source's own: a seed, the folder of its data.
-	Options map[string]string `yaml:"options"`
+	Options map[string]string `yaml:"options,omitempty"`
 }
 
 // WarmupConfig is the supervised warm-up on demonstrations before the first

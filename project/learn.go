@@ -13,6 +13,7 @@ import (
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/project/supervised"
 	"github.com/skein-rl/skein/replay"
+	"github.com/skein-rl/skein/rollout"
 	"github.com/skein-rl/skein/rollout/task"
 )
 
@@ -154,6 +155,12 @@ func finished(ctx context.Context, st replay.Store, c Config) (bool, error) {
 
 // demoRows turns the first n demonstrations of the source into SFT rows.
 func (p *parts) demoRows(ctx context.Context, n int) ([]learner.SFTRow, error) {
+	// The embedded model writes calls without blanks, as its own recipe does;
+	// models of the field write them as Python's json module would.
+	format := rollout.FormatCallsSpaced
+	if p.model.Name == EmbeddedTiny {
+		format = rollout.FormatCalls
+	}
 	var rows []learner.SFTRow
 	for i := range uint64(n) {
 		t, err := p.source.Train(i)
@@ -163,7 +170,7 @@ func (p *parts) demoRows(ctx context.Context, n int) ([]learner.SFTRow, error) {
 		if len(t.Demo) == 0 {
 			return nil, fmt.Errorf("task source %s has no demonstrations (task %s): set warmup.examples to 0", p.source.Name(), t.ID)
 		}
-		messages, err := task.Converse(ctx, t, t.Demo)
+		messages, err := task.Converse(ctx, t, t.Demo, format)
 		if err != nil {
 			return nil, err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/skein-rl/skein/actors"
 	"github.com/skein-rl/skein/cluster"
 	"github.com/skein-rl/skein/learner"
+	"github.com/skein-rl/skein/replay"
 )
 
 // LocalOptions are the surroundings of a single-process run.
@@ -75,7 +76,7 @@ func localNode(dir string, log *slog.Logger) cluster.Config {
 
 // playRoles runs worker, learner and scheduler as supervised actors until the
 // run is finished, one of them gives up, or ctx ends.
-func playRoles(ctx context.Context, p *parts, st replayStore, opt LocalOptions) error {
+func playRoles(ctx context.Context, p *parts, st replay.Store, opt LocalOptions) error {
 	sys := actors.NewSystem(opt.Log)
 	defer sys.Close()
 	watching, stop := context.WithCancel(ctx)

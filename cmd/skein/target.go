@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skein-rl/skein/project"
-	"github.com/skein-rl/skein/replay"
 )
 
 // target are the flags that say which run's store a command looks at.
@@ -27,7 +26,7 @@ func (t *target) flags(cmd *cobra.Command) {
 }
 
 // open connects to the store and resolves the run's name.
-func (t *target) open(ctx context.Context, g *globals) (replay.Store, string, error) {
+func (t *target) open(ctx context.Context, g *globals) (*project.Store, string, error) {
 	if t.dir == "" && t.join == "" {
 		return nil, "", fmt.Errorf("say which run: --dir FOLDER, or --join HOST:PORT --token-file FILE")
 	}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/replay"
+)
+
+// statusReport is what skein status --json prints.
+type statusReport struct {
+	Run     replay.RunStatus       `json:"run"`
+	Cluster *cluster.ClusterStatus `json:"cluster,omitempty"`
+}
+
+func newStatus(g *globals) *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show a run's progress and the health of its nodes",
+		Example: `  skein status --dir runs/demo
+  skein status --join 10.0.0.1:7400 --token-file token --json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, run, err := t.open(cmd.Context(), g)
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			var rep statusReport
+			if rep.Run, err = st.Status(cmd.Context(), run); err != nil {
+				return err
+			}
+			if st.Cluster != nil {
+				cs, err := st.Cluster(cmd.Context())
+				if err != nil {
+					return err
+				}
+				rep.Cluster = &cs
+			}
+			return g.result(rep, func() { printStatus(rep) })
+		},
+	}
+	t.flags(cmd)
+	return cmd
+}
+
+func printStatus(r statusReport) {
+	s := r.Run
+	state := "running"
+	if s.Finished {
+		state = "finished"
+	}
+	fmt.Printf("run %s: %s, policy version %d\n", s.Spec.Run, state, s.Latest.Version)
+	if l := s.LastStep; l != nil {
+		fmt.Printf("  last step %d at %s: reward %.3f\n", l.Step, l.Committed.Format(time.DateTime), l.Metrics["reward"])
+	}
+	fmt.Printf("  groups: %d rolling out, %d ready, %d leased, %d trained, %d dropped\n",
+		s.RunningGroups, s.ReadyGroups, s.LeasedGroups, s.ConsumedGroups, s.DroppedGroups)
+	fmt.Printf("  rollouts: %d stored, %d failed, %d duplicates refused\n", s.Appended, s.FailedRollouts, s.Duplicates)
+	for why, n := range s.FailureReasons {
+		fmt.Printf("    %d x %s\n", n, why)
+	}
+	if len(s.StalenessCounts) > 0 {
+		var ages []uint64
+		for a := range s.StalenessCounts {
+			ages = append(ages, a)
+		}
+		sort.Slice(ages, func(i, j int) bool { return ages[i] < ages[j] })
+		var parts []string
+		for _, a := range ages {
+			parts = append(parts, fmt.Sprintf("%d:%d", a, s.StalenessCounts[a]))
+		}
+		fmt.Printf("  staleness of trained rollouts (versions:count): %s\n", strings.Join(parts, " "))
+	}
+	if r.Cluster == nil {
+		fmt.Println("  nodes: not running")
+		return
+	}
+	fmt.Printf("nodes of cluster %s (term %d):\n", r.Cluster.Cluster, r.Cluster.Term)
+	fmt.Printf("  %-20s %-8s %-6s %-22s %8s %10s %s\n", "id", "role", "alive", "address", "version", "tok/s", "")
+	for _, n := range r.Cluster.Nodes {
+		var notes []string
+		if n.Leader {
+			notes = append(notes, "leader")
+		}
+		if n.Missing > 0 {
+			notes = append(notes, fmt.Sprintf("pulling %d logs", n.Missing))
+		}
+		if n.LastError != "" {
+			notes = append(notes, "last error: "+n.LastError)
+		}
+		fmt.Printf("  %-20s %-8s %-6v %-22s %8d %10.0f %s\n", n.ID, n.Role, n.Alive, n.Addr, n.PolicyVersion, n.TokensPerSecond, strings.Join(notes, "; "))
+	}
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skein-rl/skein/project"
+)
+
+func newVerify(g *globals) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Recompute what a run recorded and compare",
+	}
+	cmd.AddCommand(newVerifyStep(g))
+	return cmd
+}
+
+func newVerifyStep(g *globals) *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use:   "step N",
+		Short: "Recompute committed step N from the stored logs and compare the adapter's digest",
+		Long: `verify step starts from the checkpoint that step N started from, trains the very
+EventLogs that step trained, and compares the adapter it gets with the one that
+was published. On the same kind of machine and backend they are equal bit for
+bit; elsewhere the largest difference is shown. Exit status 1 when they differ.`,
+		Example: "  skein verify step 7 --dir runs/demo",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := strconv.ParseUint(args[0], 10, 64)
+			if err != nil || n == 0 {
+				return fmt.Errorf("step %q: give the number of a committed step, from 1", args[0])
+			}
+			st, run, err := t.open(cmd.Context(), g)
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			rep, err := project.VerifyStep(cmd.Context(), st, run, n, g.logger())
+			if err != nil {
+				return err
+			}
+			err = g.result(rep, func() {
+				fmt.Printf("step %d of run %s (policy version %d), from %d logs\n", rep.Step, rep.Run, rep.Version, rep.LogsVerified)
+				fmt.Printf("  recorded   %s\n  recomputed %s\n", rep.AdapterRecorded, rep.AdapterRecomputed)
+				for _, m := range rep.Metrics {
+					fmt.Printf("  metric %s differs: %+v\n", m.Name, m)
+				}
+				if rep.OK {
+					fmt.Println("  equal, bit for bit")
+				} else {
+					fmt.Printf("  DIFFERENT: %d of %d parameters, by at most %.3g\n", rep.Different, rep.Params, rep.MaxAbsDiff)
+				}
+			})
+			if err == nil && !rep.OK {
+				return errReported
+			}
+			return err
+		},
+	}
+	t.flags(cmd)
+	return cmd
+}

@@ -1,0 +1,93 @@
+package project
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+)
+
+func TestGoodConfigs(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.good.yml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, f := range files {
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			c, _, err := Load(f, nil)
+			require.NoError(t, err)
+			// What is saved with the run reads back as the same run.
+			text, err := c.YAML()
+			require.NoError(t, err)
+			again, err := Parse(text)
+			require.NoError(t, err)
+			require.Empty(t, cmp.Diff(c, again))
+		})
+	}
+}
+
+func TestBadConfigs(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.bad.yml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, f := range files {
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			text, err := os.ReadFile(f)
+			require.NoError(t, err)
+			_, _, err = Load(f, nil)
+			require.Error(t, err)
+			wants := 0
+			for line := range strings.Lines(string(text)) {
+				if want, ok := strings.CutPrefix(line, "# want: "); ok {
+					wants++
+					require.ErrorContains(t, err, strings.TrimSpace(want))
+				}
+			}
+			require.Positive(t, wants, "the file names no wanted error")
+		})
+	}
+}
+
+func TestAliasesAreNoted(t *testing.T) {
+	c, notes, err := Load("testdata/aliases.good.yml", nil)
+	require.NoError(t, err)
+	require.Equal(t, 1e-4, c.Training.LearningRate)
+	require.Equal(t, 4, c.Training.NumGenerations)
+	require.Equal(t, 0.01, c.Training.Beta)
+	require.Equal(t, 8, c.LoRA.Rank)
+	require.Contains(t, notes, "training.lr is read as training.learning_rate")
+	require.Len(t, notes, 5)
+}
+
+func TestSet(t *testing.T) {
+	c, _, err := Load("testdata/minimal.good.yml", []string{
+		"training.learning_rate=3e-4", "run=other", "lora.targets=[q_proj, v_proj]", "task.options.seed=7",
+	})
+	require.NoError(t, err)
+	require.Equal(t, 3e-4, c.Training.LearningRate)
+	require.Equal(t, "other", c.Run)
+	require.Equal(t, []string{"q_proj", "v_proj"}, c.LoRA.Targets)
+	require.Equal(t, map[string]string{"seed": "7"}, c.Task.Options)
+
+	for set, want := range map[string]string{
+		"run":                 "key.path=value",
+		"run.x=1":             `"run" is not a section`,
+		"training.nosuch=1":   "field nosuch not found",
+		"lora.rank=[":         "is not YAML",
+		"training.epsilon=no": "cannot unmarshal",
+	} {
+		_, _, err := Load("testdata/minimal.good.yml", []string{set})
+		require.ErrorContains(t, err, want, set)
+	}
+}
+
+func TestEmbeddedRecipesAreValid(t *testing.T) {
+	for _, name := range []string{"quickstart", "demo-tiny", "demo-smollm2-135m", "store-grpo", "gsm8k-grpo"} {
+		_, _, err := LoadRecipe(name, nil)
+		require.NoError(t, err, name)
+	}
+	_, _, err := LoadRecipe("nosuch", nil)
+	require.ErrorContains(t, err, "quickstart")
+}

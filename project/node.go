@@ -1,0 +1,362 @@
+package project
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/skein-rl/skein/actors"
+	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/replay"
+	"github.com/skein-rl/skein/rollout"
+)
+
+// NodeOptions describe one process of a cluster.
+type NodeOptions struct {
+	Roles   []string // replay, worker, learner
+	Dir     string   // data, keys and identity of this node
+	ID      string   // "" keeps the one in Dir, or makes one
+	Listen  string   // replay nodes
+	Join    []string // replay nodes to join by
+	Token   string   // join token
+	Config  *Config  // of the run a learner starts; nil waits for one
+	Log     *slog.Logger
+	Version string
+	// Ready is called with the address a replay node serves on.
+	Ready func(addr string)
+}
+
+// Validate reports every problem at once.
+func (o NodeOptions) Validate() error {
+	var errs []error
+	if len(o.Roles) == 0 {
+		errs = append(errs, errors.New("--role: none given: use replay, worker or learner"))
+	}
+	for _, r := range o.Roles {
+		if !slices.Contains([]string{cluster.RoleReplay, cluster.RoleWorker, cluster.RoleLearner}, r) {
+			errs = append(errs, fmt.Errorf("--role: %q: use replay, worker or learner", r))
+		}
+	}
+	if len(o.Join) == 0 && !slices.Contains(o.Roles, cluster.RoleReplay) {
+		errs = append(errs, fmt.Errorf("--join: none given: a %s needs a replay node to join by", strings.Join(o.Roles, " and ")))
+	}
+	return errors.Join(errs...)
+}
+
+// RunNode runs the roles of one node until ctx ends. It returns nil when ctx
+// ended it, and an error when a role cannot work at all.
+func RunNode(ctx context.Context, o NodeOptions) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return fmt.Errorf("project: node folder: %w", err)
+	}
+	sys := actors.NewSystem(o.Log)
+	defer sys.Close()
+	var handles []*actors.Handle
+	spawn := func(r actors.Role) error {
+		h, err := sys.Spawn(r, actors.DefaultRestart)
+		handles = append(handles, h)
+		return err
+	}
+	addrs := o.Join
+	if slices.Contains(o.Roles, cluster.RoleReplay) {
+		up := make(chan string, 1)
+		if err := spawn(actors.ReplayNode(func(ctx context.Context) error { return serveReplay(ctx, o, up) }, nil)); err != nil {
+			return err
+		}
+		select {
+		case addr := <-up:
+			addrs = append([]string{addr}, addrs...)
+			if o.Ready != nil {
+				o.Ready(addr)
+			}
+		case <-handles[0].Done():
+			return handles[0].Err()
+		case <-ctx.Done():
+			return nil
+		}
+		if o.Token == "" {
+			var err error
+			if o.Token, err = readFirstLine(filepath.Join(o.Dir, "replay", "token")); err != nil {
+				return fmt.Errorf("project: the cluster's join token: %w", err)
+			}
+		}
+	}
+	for _, role := range o.Roles {
+		if role == cluster.RoleReplay {
+			continue
+		}
+		m, err := joinAs(ctx, o, role, addrs)
+		if err != nil {
+			return err
+		}
+		defer m.Close()
+		if err := spawn(m.role()); err != nil {
+			return err
+		}
+	}
+	return awaitRoles(ctx, handles)
+}
+
+// awaitRoles returns when ctx ends (nil) or a role gives up (its error).
+func awaitRoles(ctx context.Context, handles []*actors.Handle) error {
+	gone := make(chan error, len(handles))
+	for _, h := range handles {
+		go func() {
+			<-h.Done()
+			if err := h.Err(); !errors.Is(err, actors.ErrDrained) {
+				gone <- err
+			}
+		}()
+	}
+	select {
+	case err := <-gone:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// serveReplay keeps one replica open until ctx ends. The first time it sends
+// its address to up.
+func serveReplay(ctx context.Context, o NodeOptions, up chan<- string) error {
+	cfg := cluster.DefaultConfig(filepath.Join(o.Dir, "replay"))
+	cfg.ID, cfg.Listen, cfg.Join, cfg.Token, cfg.Version, cfg.Logger = o.ID, o.Listen, o.Join, o.Token, o.Version, o.Log
+	node, err := cluster.Open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	select {
+	case up <- node.Addr():
+	default: // a restart: nobody waits
+	}
+	<-ctx.Done()
+	return node.Close()
+}
+
+// member is a worker or learner process joined to a cluster.
+type member struct {
+	opt    NodeOptions
+	name   string
+	kind   string
+	client *cluster.Client
+	began  time.Time
+}
+
+// joinAs gets a certificate for a role and connects with it.
+func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*member, error) {
+	dir := filepath.Join(o.Dir, role)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("project: folder of the %s: %w", role, err)
+	}
+	id, err := nodeID(dir, o.ID, role)
+	if err != nil {
+		return nil, err
+	}
+	client, err := dial(ctx, addrs, o.Token, id, role, dir)
+	if err != nil {
+		return nil, err
+	}
+	return &member{opt: o, name: id, kind: role, client: client, began: time.Now()}, nil
+}
+
+func dial(ctx context.Context, addrs []string, token, id, role, dir string) (*cluster.Client, error) {
+	ident, err := cluster.LoadIdentity(dir)
+	if errors.Is(err, cluster.ErrNoIdentity) {
+		t, perr := cluster.ParseToken(token)
+		if perr != nil {
+			return nil, perr
+		}
+		ident, err = cluster.Join(ctx, cluster.JoinConfig{Addrs: addrs, Token: t, ID: id, Role: role, Dir: dir})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cluster.Dial(ctx, addrs, ident, dir)
+}
+
+// nodeID is the id given, the one kept in dir, or a new one, which is kept: a
+// restarted worker is the same worker.
+func nodeID(dir, given, role string) (string, error) {
+	path := filepath.Join(dir, "id")
+	kept, err := readFirstLine(path)
+	switch {
+	case err == nil && (given == "" || given == kept):
+		return kept, nil
+	case err == nil:
+		return "", fmt.Errorf("project: --id %q: the folder %s belongs to %q: use another folder", given, dir, kept)
+	case !errors.Is(err, os.ErrNotExist):
+		return "", err
+	}
+	if given == "" {
+		var b [4]byte
+		if _, err := io.ReadFull(rand.Reader, b[:]); err != nil {
+			return "", err
+		}
+		given = role + "-" + hex.EncodeToString(b[:])
+	}
+	return given, writeFile(path, []byte(given+"\n"))
+}
+
+func readFirstLine(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line), nil
+}
+
+// Close leaves the cluster's services; membership stays.
+func (m *member) Close() error { return m.client.Close() }
+
+func (m *member) role() actors.Role {
+	if m.kind == cluster.RoleWorker {
+		return actors.Worker(m.workForever, nil)
+	}
+	return actors.Learner(m.learnForever, nil)
+}
+
+// workForever serves one run after another.
+func (m *member) workForever(ctx context.Context) error {
+	for {
+		p, err := m.nextRun(ctx)
+		if err != nil {
+			return err
+		}
+		beat := func(h rollout.Heartbeat) {
+			m.heartbeat(ctx, cluster.NodeInfo{
+				PolicyVersion: h.Version, TokensPerSecond: h.TokensPerSecond, LastError: h.LastError,
+				Metrics: map[string]float64{"rollouts": float64(h.Rollouts), "failed": float64(h.Failed), "in_flight": float64(h.Members)},
+			})
+		}
+		err = p.work(ctx, m.client, m.name, m.opt.Log, beat)
+		if err := errors.Join(err, p.Close()); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// learnForever trains the configured run, then whatever run needs a learner.
+func (m *member) learnForever(ctx context.Context) error {
+	if m.opt.Config != nil {
+		p, err := openParts(*m.opt.Config, m.opt.Log)
+		if err != nil {
+			return err
+		}
+		err = p.ensureRun(ctx, m.client, filepath.Join(m.opt.Dir, "learner"), m.opt.Log, os.Stderr)
+		if err := errors.Join(err, p.Close()); err != nil {
+			return err
+		}
+	}
+	for {
+		p, err := m.nextRun(ctx)
+		if err != nil {
+			return err
+		}
+		err = m.learnRun(ctx, p)
+		if err := errors.Join(err, p.Close()); err != nil {
+			return err
+		}
+	}
+}
+
+// learnRun trains a run to its end and closes it.
+func (m *member) learnRun(ctx context.Context, p *parts) error {
+	beating, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			m.heartbeat(beating, cluster.NodeInfo{})
+			select {
+			case <-beating.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	if err := p.learn(ctx, m.client, m.name, learnerHooks(m.opt.Log)); err != nil {
+		return err
+	}
+	return finishRun(ctx, m.client, p.cfg)
+}
+
+// heartbeat tells the leader about this process. It is information only, so a
+// failure is no reason to stop working.
+func (m *member) heartbeat(ctx context.Context, info cluster.NodeInfo) {
+	info.ID, info.Role, info.Started, info.Version = m.name, m.kind, m.began, m.opt.Version
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := m.client.Heartbeat(ctx, info); err != nil && ctx.Err() == nil {
+		m.opt.Log.Debug("heartbeat", "error", err)
+	}
+}
+
+// nextRun waits for an unfinished run and opens what its configuration names.
+func (m *member) nextRun(ctx context.Context) (*parts, error) {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		spec, ok, err := openRun(ctx, m.client)
+		if err != nil && !errors.Is(err, replay.ErrUnavailable) && ctx.Err() == nil {
+			return nil, err
+		}
+		if ok {
+			c, err := Parse(spec.Config)
+			if err != nil {
+				return nil, fmt.Errorf("project: configuration of run %s: %w", spec.Run, err)
+			}
+			p, err := openParts(c, m.opt.Log)
+			if err != nil {
+				return nil, err
+			}
+			if p.model.Digest != spec.BaseDigest {
+				return nil, errors.Join(p.Close(), fmt.Errorf("project: run %s trains the base %s, but %s here has digest %s: use the same weights on every node",
+					spec.Run, spec.BaseDigest, c.Model, p.model.Digest))
+			}
+			return p, nil
+		}
+		m.heartbeat(ctx, cluster.NodeInfo{})
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// openRun finds the first unfinished run.
+func openRun(ctx context.Context, st replay.Store) (replay.RunSpec, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	runs, err := st.Runs(ctx)
+	if err != nil {
+		return replay.RunSpec{}, false, err
+	}
+	for _, name := range runs {
+		s, err := st.Status(ctx, name)
+		if err != nil {
+			return replay.RunSpec{}, false, err
+		}
+		if !s.Finished {
+			return s.Spec, true, nil
+		}
+	}
+	return replay.RunSpec{}, false, nil
+}
