@@ -171,3 +171,58 @@ func TestFromPipelineState(t *testing.T) {
 	require.Empty(t, l.Rewards(EpisodeScope))
 	require.Equal(t, Text, l.Events[1].Kind)
 }
+
+func TestMaskedTokensSkipPartials(t *testing.T) {
+	b := NewBuilder(testMeta())
+	s := must(b.AppendTokens(0, []int32{1, 2}, []float32{-1, -1}, Policy, 1))
+	piece := NewText("he").In(0, Span{0, 1})
+	piece.Partial = true
+	must(b.Append(piece))
+	must(b.Append(NewText("hello").In(0, s)))
+	spans := must(must(b.Finish(OK, "")).MaskedTokens())
+	require.Equal(t, []EventSpan{{2, 0, Span{0, 2}}}, spans)
+}
+
+// An event may point at shared tokens through any branch that has them.
+func TestAcceptedThroughSharedPrefix(t *testing.T) {
+	b := NewBuilder(testMeta())
+	p := must(b.AppendTokens(0, []int32{1, 2}, nil, Prompt, 0))
+	f := must(b.Fork(0, 2))
+	must(b.Append(NewObservation("env", "task").In(f, p)))
+	s := must(b.AppendTokens(0, []int32{3}, []float32{-1}, Policy, 1))
+	must(b.Append(NewText("x").In(0, s)))
+	l := must(b.Finish(OK, ""))
+	require.Equal(t, []bool{true, false}, []bool{l.Branches[0].Accepted, l.Branches[1].Accepted})
+}
+
+// What a middle turn says without a call is a step, not the final response; and
+// two agents' turns are two messages.
+func TestTextInTheMiddle(t *testing.T) {
+	b := NewBuilder(Meta{})
+	for i, who := range []string{"agent:a", "agent:b"} {
+		e := NewReasoning("thought " + who)
+		e.Author = who
+		must(b.Append(e))
+		e = NewText("says " + who)
+		e.Author = who
+		must(b.Append(e))
+		if i == 0 {
+			must(b.Append(NewTurnComplete(0)))
+		}
+	}
+	tr := must(b.Finish(OK, "")).Trajectory()
+	require.Equal(t, "says agent:b", tr.FinalResponse)
+	require.Len(t, tr.Steps, 2)
+	require.Equal(t, "thought agent:a\nsays agent:a", tr.Steps[0].Thought)
+	require.Equal(t, "thought agent:b", tr.Steps[1].Thought)
+
+	b = NewBuilder(Meta{})
+	e := NewReasoning("a thinks")
+	e.Author = "agent:a"
+	must(b.Append(e))
+	e = NewText("b says")
+	e.Author = "agent:b"
+	must(b.Append(e))
+	line := string(must(ExportMessages(must(b.Finish(OK, "")))))
+	require.Contains(t, line, `{"content":null,"name":"a","reasoning_content":"a thinks","role":"assistant"},{"content":"b says","name":"b","role":"assistant"}`)
+}

@@ -36,7 +36,7 @@ func (l *Log) TokenWeights(branch int) ([]float32, error) {
 		if e.Span == nil || e.Partial {
 			continue
 		}
-		if n, ok := limit[e.Branch]; ok && e.Span.Start < n {
+		if n, ok := limit[e.Branch]; ok {
 			weight := e.weight()
 			for t := e.Span.Start; t < min(e.Span.End, n); t++ {
 				w[t] = weight
