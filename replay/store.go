@@ -44,19 +44,7 @@ func (s *store) commit(batch []write) error {
 	if !errors.Is(err, badger.ErrTxnTooBig) {
 		return err
 	}
-	var buf []byte
-	journal := make([]write, len(batch))
-	for i, w := range batch {
-		op := byte('s')
-		if w.value == nil {
-			op = 'd'
-		}
-		start := len(buf)
-		buf = append(binary.BigEndian.AppendUint64(append(buf, spaceJournal), uint64(i)), op)
-		buf = append(buf, w.key...)
-		journal[i] = write{buf[start:len(buf):len(buf)], orEmpty(w.value)}
-	}
-	if err := s.inParts(journal); err != nil {
+	if err := s.writeJournal(batch); err != nil {
 		return err
 	}
 	if err := s.tryOne([]write{{metaJournal, u64(uint64(len(batch)))}}); err != nil {
@@ -69,6 +57,22 @@ func (s *store) commit(batch []write) error {
 		return err
 	}
 	return s.dropJournal()
+}
+
+// writeJournal writes what commit is about to do. It means nothing until
+// metaJournal marks it complete.
+func (s *store) writeJournal(batch []write) error {
+	journal := make([]write, len(batch))
+	for i, w := range batch {
+		k := binary.BigEndian.AppendUint64([]byte{spaceJournal}, uint64(i))
+		if w.value == nil {
+			k = append(k, 'd')
+		} else {
+			k = append(k, 's')
+		}
+		journal[i] = write{append(k, w.key...), orEmpty(w.value)}
+	}
+	return s.inParts(journal)
 }
 
 // recover finishes or drops the journal a crash left.
