@@ -17,6 +17,8 @@ type backend struct {
 	shape   shape
 	weights *weightBuffers
 
+	programs programCache
+
 	mu     sync.Mutex
 	open   int // decoders and trainers
 	closed bool
@@ -77,7 +79,8 @@ func (b *backend) Close() error {
 		return fmt.Errorf("xla: %d decoders and trainers are still open; close them before the backend", b.open)
 	}
 	b.closed = true
+	err := b.programs.close()
 	b.weights.free()
 	b.dev.backend.Finalize()
-	return nil
+	return err
 }

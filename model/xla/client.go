@@ -127,9 +127,6 @@ func (p *program) run(args []*pjrt.Buffer) ([]*pjrt.Buffer, error) {
 }
 
 func (p *program) close() error {
-	if p == nil {
-		return nil
-	}
 	return p.exec.Destroy()
 }
 

@@ -53,7 +53,7 @@ func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]
 	for _, r := range rows {
 		spec.filter = spec.filter || filters(r.Sampling)
 	}
-	p, err := d.compiled(fmt.Sprintf("decode %+v %s", spec, d.loraKey()), func(e *emitter) []value {
+	p, err := d.b.stablehlo(fmt.Sprintf("decode %v %v", spec, d.lora), func(e *emitter) []value {
 		return emitDecode(e, d.b.shape, d.b.dev.elem, d.lora, spec)
 	})
 	if err != nil {

@@ -33,6 +33,14 @@ type decodeSpec struct {
 	filter      bool
 }
 
+func (d decodeSpec) String() string {
+	s := fmt.Sprintf("%d of %d x %d, %d stops", d.steps, d.slots, d.size, d.stops)
+	if d.filter {
+		s += ", filters"
+	}
+	return s
+}
+
 // emitDecode makes up to `most` tokens per row in one call. Arguments:
 //
 //	last [B] i32, pos [B] i32 (where last goes), active [B] i1, limit [B] i32,

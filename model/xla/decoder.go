@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/gomlx/go-xla/pkg/pjrt"
 	"github.com/skein-rl/skein/model"
@@ -30,16 +29,15 @@ const decodeSteps = 64
 // don't take part are computed and ignored, so that a row's numbers never depend
 // on its company.
 type decoder struct {
-	b        *backend
-	cfg      model.DecoderConfig
-	size     int            // positions per slot now allocated
-	caches   []*pjrt.Buffer // K, V of each layer
-	length   []int          // cached tokens per slot
-	lora     *loraShape     // of the programs; nil until an adapter was set
-	adapter  []*pjrt.Buffer // one flat vector per layer when lora != nil
-	programs map[string]*program
-	broken   error // a failed call left no caches
-	closed   bool
+	b       *backend
+	cfg     model.DecoderConfig
+	size    int            // positions per slot now allocated
+	caches  []*pjrt.Buffer // K, V of each layer
+	length  []int          // cached tokens per slot
+	lora    *loraShape     // nil without an adapter
+	adapter []*pjrt.Buffer // one flat vector per layer when lora != nil
+	broken  error          // a failed call left no caches
+	closed  bool
 }
 
 // NewDecoder makes a decoder of cfg.Slots slots. Programs compile on first use.
@@ -57,7 +55,7 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 	if err := b.acquire(); err != nil {
 		return nil, err
 	}
-	d := &decoder{b: b, cfg: cfg, length: make([]int, cfg.Slots), programs: map[string]*program{}}
+	d := &decoder{b: b, cfg: cfg, length: make([]int, cfg.Slots)}
 	if err := d.allocate(d.sizeFor(1)); err != nil {
 		b.release()
 		return nil, err
@@ -97,21 +95,6 @@ func (d *decoder) check(ctx context.Context) error {
 		return fmt.Errorf("xla: the decoder lost its caches in an earlier call; make a new one: %w", d.broken)
 	}
 	return ctx.Err()
-}
-
-// compiled returns the program of a key, compiling it once.
-func (d *decoder) compiled(key string, emit func(*emitter) []value) (*program, error) {
-	if p, ok := d.programs[key]; ok {
-		return p, nil
-	}
-	e := d.b.dev.emitter()
-	results := emit(e)
-	p, err := d.b.dev.compile(key, e, results)
-	if err != nil {
-		return nil, err
-	}
-	d.programs[key] = p
-	return p, nil
 }
 
 // runCaches runs a program that donates the caches; its last results are the
@@ -159,7 +142,7 @@ func (d *decoder) reserve(need int) error {
 		return nil
 	}
 	from := d.size
-	p, err := d.compiled(fmt.Sprintf("resize %d to %d", from, want), func(e *emitter) []value {
+	p, err := d.b.stablehlo(fmt.Sprintf("resize %d x %d to %d", d.cfg.Slots, from, want), func(e *emitter) []value {
 		return emitResize(e, d.b.shape, d.b.dev.elem, d.cfg.Slots, from, want)
 	})
 	if err != nil {
@@ -219,20 +202,6 @@ func putLayers(dev *device, params []float32, size int) ([]*pjrt.Buffer, error) 
 	return out, nil
 }
 
-// loraKey names the adapter shape inside program keys.
-func (d *decoder) loraKey() string {
-	if d.lora == nil {
-		return "base"
-	}
-	on := ""
-	for i, p := range d.lora.part {
-		if p.on {
-			on += "qkvogud"[i : i+1]
-		}
-	}
-	return fmt.Sprintf("lora r=%d scale=%g on=%s", d.lora.rank, d.lora.scale, on)
-}
-
 // Len is the number of tokens cached in a slot.
 func (d *decoder) Len(slot int) int { return d.length[slot] }
 
@@ -254,7 +223,7 @@ func (d *decoder) CopyPrefix(dst, src, n int) error {
 	}
 	if dst != src && n > 0 {
 		size := d.size
-		p, err := d.compiled(fmt.Sprintf("copy slot size=%d", size), func(e *emitter) []value {
+		p, err := d.b.stablehlo(fmt.Sprintf("copy slot %d x %d", d.cfg.Slots, size), func(e *emitter) []value {
 			return emitCopySlot(e, d.b.shape, d.b.dev.elem, d.cfg.Slots, size)
 		})
 		if err != nil {
@@ -340,7 +309,7 @@ func (d *decoder) prefill(slot int, tokens []int32, t int) error {
 		return err
 	}
 	size := d.size
-	p, err := d.compiled(fmt.Sprintf("prefill t=%d size=%d %s", t, size, d.loraKey()), func(e *emitter) []value {
+	p, err := d.b.stablehlo(fmt.Sprintf("prefill %d into %d x %d %v", t, d.cfg.Slots, size, d.lora), func(e *emitter) []value {
 		return emitPrefill(e, d.b.shape, d.b.dev.elem, d.lora, d.cfg.Slots, size, t)
 	})
 	if err != nil {
@@ -381,15 +350,6 @@ func (d *decoder) Close() error {
 	d.closed = true
 	free(d.caches...)
 	free(d.adapter...)
-	var errs []error
-	for _, p := range d.programs {
-		errs = append(errs, p.close())
-	}
 	d.b.release()
-	return errors.Join(errs...)
-}
-
-// timed is a debug line per call.
-func (d *decoder) timed(what string, start time.Time, n int) {
-	d.b.dev.log.Debug("xla: "+what, "tokens", n, "duration", time.Since(start))
+	return nil
 }

@@ -61,7 +61,10 @@ func (p *graphProgram) run(args ...*pjrt.Buffer) (out []*pjrt.Buffer, err error)
 	return out, nil
 }
 
-func (p *graphProgram) close() { p.graph.Finalize() }
+func (p *graphProgram) close() error {
+	p.graph.Finalize()
+	return nil
+}
 
 // recoverAs turns a panic into an error, with the stack for the log's reader.
 func recoverAs(err *error, what string) {

@@ -4,10 +4,13 @@ package xla
 
 import (
 	"encoding/json"
+	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/skein-rl/skein/model"
@@ -20,10 +23,45 @@ func open(t testing.TB, m *model.Model, dtype string) model.Backend {
 	if os.Getenv(PluginEnv) == "" {
 		t.Skipf("%s is not set: run make plugin", PluginEnv)
 	}
-	b, err := Open(m, Options{Dtype: dtype})
+	b, err := Open(m, Options{Dtype: dtype, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
+}
+
+// small is a backend of smallConfig that tests share, with its programs.
+func small(t testing.TB) (*model.Model, *backend) {
+	t.Helper()
+	smallOnce.Do(func() {
+		smallModel = randomModel(t, smallConfig, 3)
+		smallModel.Digest = "blake3:00"
+		if os.Getenv(PluginEnv) != "" {
+			b, err := Open(smallModel, Options{})
+			require.NoError(t, err)
+			smallBackend = b.(*backend)
+		}
+	})
+	if smallBackend == nil {
+		t.Skipf("%s is not set: run make plugin", PluginEnv)
+	}
+	return smallModel, smallBackend
+}
+
+var (
+	smallOnce    sync.Once
+	smallModel   *model.Model
+	smallBackend *backend
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if smallBackend != nil {
+		if err := smallBackend.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
 
 func newDecoder(t testing.TB, b model.Backend, slots, maxLen int) model.Decoder {

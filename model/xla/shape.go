@@ -69,6 +69,20 @@ type loraShape struct {
 	size  int // of a layer's flat vector
 }
 
+// String names the shape in program keys.
+func (l *loraShape) String() string {
+	if l == nil {
+		return "base"
+	}
+	on := ""
+	for i, p := range l.part {
+		if p.on {
+			on += "qkvogud"[i : i+1]
+		}
+	}
+	return fmt.Sprintf("lora r=%d scale=%g on %s", l.rank, l.scale, on)
+}
+
 // loraShapeOf lays an adapter out exactly as model.LoRALayout does, which every
 // layer repeats.
 func loraShapeOf(c model.Config, l model.LoRAConfig) (loraShape, error) {

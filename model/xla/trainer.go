@@ -24,9 +24,7 @@ type trainer struct {
 	zeros  *pjrt.Buffer   // a layer's vector of the base model
 	grad   []float32
 
-	graphs map[string]*graphProgram // layers, by name and layout
-	heads  map[string]*program      // head, by name and rows
-	passes []pass                   // of the last Forward
+	passes []pass // of the last Forward
 	inv    float32
 	scored int // trained tokens of the last Forward
 	ready  bool
@@ -63,7 +61,7 @@ func (b *backend) NewTrainer(cfg model.TrainerConfig) (model.Trainer, error) {
 	if err := b.acquire(); err != nil {
 		return nil, err
 	}
-	t := &trainer{b: b, layout: l, lora: lora, grad: make([]float32, l.Size()), graphs: map[string]*graphProgram{}, heads: map[string]*program{}}
+	t := &trainer{b: b, layout: l, lora: lora, grad: make([]float32, l.Size())}
 	if t.zeros, err = b.dev.putF32(make([]float32, lora.size), lora.size); err == nil {
 		err = t.SetParams(make([]float32, l.Size()))
 	}
@@ -474,13 +472,6 @@ func (t *trainer) Close() error {
 	t.drop()
 	free(t.params...)
 	free(t.zeros)
-	var errs []error
-	for _, p := range t.heads {
-		errs = append(errs, p.close())
-	}
-	for _, p := range t.graphs {
-		p.close()
-	}
 	t.b.release()
-	return errors.Join(errs...)
+	return nil
 }

@@ -19,17 +19,9 @@ func (t *trainer) dtype() dtypes.DType {
 	return dtypes.Float32
 }
 
-// graph returns the program of a key, compiling it once.
+// graph returns the GoMLX program of a key, compiling it once.
 func (t *trainer) graph(key string, params []param, build func([]*Node) []*Node) (*graphProgram, error) {
-	if g, ok := t.graphs[key]; ok {
-		return g, nil
-	}
-	g, err := t.b.dev.buildGraph(key, params, build)
-	if err != nil {
-		return nil, err
-	}
-	t.graphs[key] = g
-	return g, nil
+	return compiled(&t.b.programs, key, func() (*graphProgram, error) { return t.b.dev.buildGraph(key, params, build) })
 }
 
 // embed: embedding, ids, pos -> x [N, hidden], cos and sin [N, D/2].
@@ -47,7 +39,7 @@ func (t *trainer) embed(l layout) (*graphProgram, error) {
 func (t *trainer) layerForward(l layout) (*graphProgram, error) {
 	s, dt := t.b.shape, t.dtype()
 	params := append([]param{f32Param(l.rows(), s.hidden)}, layerParams(l, s, dt, &t.lora)...)
-	return t.graph("layer forward "+l.String(), params, func(in []*Node) []*Node {
+	return t.graph(fmt.Sprintf("layer forward %v %v", l, &t.lora), params, func(in []*Node) []*Node {
 		return []*Node{newLayer(l, s, dt, &t.lora, in[1:]).forward(in[0]).out}
 	})
 }
@@ -57,7 +49,7 @@ func (t *trainer) layerBackward(l layout) (*graphProgram, error) {
 	s, dt := t.b.shape, t.dtype()
 	x := f32Param(l.rows(), s.hidden)
 	params := append([]param{x, x, f32Param(t.lora.size)}, layerParams(l, s, dt, &t.lora)...)
-	return t.graph("layer backward "+l.String(), params, func(in []*Node) []*Node {
+	return t.graph(fmt.Sprintf("layer backward %v %v", l, &t.lora), params, func(in []*Node) []*Node {
 		dx, flat := newLayer(l, s, dt, &t.lora, in[3:]).backward(in[0], in[1])
 		return []*Node{dx, Add(in[2], flat)}
 	})
@@ -81,15 +73,7 @@ func (t *trainer) scatter(n, m int) (*graphProgram, error) {
 
 // head returns a head program of a chunk size.
 func (t *trainer) head(name string, m int, emit func(*emitter, shape, string, int) []value) (*program, error) {
-	key := fmt.Sprintf("%s rows=%d", name, m)
-	if p, ok := t.heads[key]; ok {
-		return p, nil
-	}
-	e := t.b.dev.emitter()
-	p, err := t.b.dev.compile(key, e, emit(e, t.b.shape, t.b.dev.elem, m))
-	if err != nil {
-		return nil, err
-	}
-	t.heads[key] = p
-	return p, nil
+	return t.b.stablehlo(fmt.Sprintf("%s rows=%d", name, m), func(e *emitter) []value {
+		return emit(e, t.b.shape, t.b.dev.elem, m)
+	})
 }
