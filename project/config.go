@@ -27,6 +27,9 @@ type Config struct {
 	Dtype string `yaml:"dtype"`
 	// Threads per process for the pure-Go backend; 0 uses every core.
 	Threads int `yaml:"threads"`
+	// MemoryLimitMB is the soft limit of each process's Go heap in MiB: nearer
+	// to it the garbage collector works harder. 0 leaves Go's default.
+	MemoryLimitMB int `yaml:"memory_limit_mb"`
 
 	Task     TaskConfig       `yaml:"task"`
 	LoRA     model.LoRAConfig `yaml:"lora"`
@@ -121,6 +124,9 @@ func (c Config) Validate() error {
 	}
 	if c.Threads < 0 {
 		bad("threads", c.Threads, "use 0 for every core")
+	}
+	if c.MemoryLimitMB < 0 {
+		bad("memory_limit_mb", c.MemoryLimitMB, "use 0 for no limit")
 	}
 	if c.LoRA.Rank < 1 {
 		bad("lora.rank", c.LoRA.Rank, "use a rank of at least 1")

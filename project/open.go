@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 
 	"github.com/skein-rl/skein/model"
@@ -57,6 +58,9 @@ type parts struct {
 // openParts loads what a configuration names and reports every part that
 // cannot be had.
 func openParts(c Config, log *slog.Logger) (*parts, error) {
+	if c.MemoryLimitMB > 0 {
+		debug.SetMemoryLimit(int64(c.MemoryLimitMB) << 20)
+	}
 	p := &parts{cfg: c}
 	var errs []error
 	var err error

@@ -89,7 +89,7 @@ func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxStep
 			}
 			m := rec.Metrics
 			news = append(news, fmt.Sprintf("step %3d/%-3d reward %.3f  held-out %s  staleness %.2f  entropy %.3f  gap %.1e  %4.0f tok/s trained",
-				n, maxSteps, m[rewardMetric], w.success, m["staleness/mean"], m["entropy"], m["logprob_gap/mean_abs"], m["num_tokens"]/max(m["time/total_s"], 1e-9)))
+				n, maxSteps, m[rewardMetric], w.success, m["staleness/mean"], m["entropy"], m["logprob_gap/mean_abs"], m["num_tokens"]/max(stepSeconds(m), 1e-9)))
 			w.step = n
 		}
 	}
@@ -109,4 +109,9 @@ func reasons(s replay.RunStatus) string {
 		return ""
 	}
 	return fmt.Sprintf(" (most often: %s)", worst)
+}
+
+// stepSeconds is the learner's time inside one step.
+func stepSeconds(m map[string]float64) float64 {
+	return m["time/forward_s"] + m["time/reference_s"] + m["time/backward_s"] + m["time/optimizer_s"]
 }
