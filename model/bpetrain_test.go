@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"flag"
 	"os"
 	"slices"
@@ -48,9 +47,9 @@ func TestTrainBPE(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, mergeList{{"a", "b"}}, one.spec.Model.Merges)
 
-	data, err := json.Marshal(tok)
+	data, err := tok.MarshalJSON()
 	require.NoError(t, err)
-	again, err := json.Marshal(trainTiny(t))
+	again, err := trainTiny(t).MarshalJSON()
 	require.NoError(t, err)
 	require.Equal(t, string(data), string(again), "training is deterministic")
 

@@ -80,14 +80,14 @@ type shards map[string]*SafeTensors
 // model.safetensors.index.json lists. closer closes them.
 func openShards(fsys fs.FS) (st shards, closer func(), err error) {
 	var open []io.Closer
-	closer = func() {
+	closeAll := func() {
 		for _, c := range open {
 			c.Close() // read only: nothing to lose
 		}
 	}
 	defer func() {
 		if err != nil {
-			closer()
+			closeAll()
 		}
 	}()
 	load := func(name string) (*SafeTensors, error) {
@@ -112,7 +112,7 @@ func openShards(fsys fs.FS) (st shards, closer func(), err error) {
 		for _, n := range one.names {
 			st[n] = one
 		}
-		return st, closer, nil
+		return st, closeAll, nil
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("model: read %s: %w", hfIndexFile, err)
@@ -141,7 +141,7 @@ func openShards(fsys fs.FS) (st shards, closer func(), err error) {
 		}
 		st[name] = s
 	}
-	return st, closer, nil
+	return st, closeAll, nil
 }
 
 // hfUnused are tensors that some exports carry and that hold no weights.

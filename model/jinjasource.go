@@ -48,13 +48,14 @@ func rewriteTemplate(source string) (out string, asksTools bool, err error) {
 		default:
 			b.WriteString("{% " + t.body + " %}")
 		}
-		asksTools = asksTools || toolsWord.MatchString(t.body)
+		asksTools = asksTools || toolsWord.MatchString(literals.ReplaceAllString(t.body, `""`))
 	}
 	return b.String(), asksTools, nil
 }
 
 var (
 	literalEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`)
+	literals       = regexp.MustCompile(`'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"`)
 	toolsWord      = regexp.MustCompile(`\btools\b`)
 )
 

@@ -58,6 +58,8 @@ func (l LoRAConfig) Equal(o LoRAConfig) bool {
 	return l.Rank == o.Rank && l.Alpha == o.Alpha && l.RSLoRA == o.RSLoRA && slices.Equal(a, b)
 }
 
+func (l LoRAConfig) has(target string) bool { return slices.Contains(l.Targets, target) }
+
 // LoRALayout is the order of an adapter's tensors in its flat vector: layer by
 // layer, projections in the order of Projections (whatever the order of
 // lora.Targets), A [r, in] then B [out, r], under their PEFT names.
@@ -73,7 +75,7 @@ func LoRALayout(c Config, lora LoRAConfig) (Layout, error) {
 	}
 	for i := range c.NumHiddenLayers {
 		for _, p := range projections {
-			if !slices.Contains(lora.Targets, p.name) {
+			if !lora.has(p.name) {
 				continue
 			}
 			pre := "base_model.model.model.layers." + strconv.Itoa(i) + "." + p.block + "." + p.name

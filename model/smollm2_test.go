@@ -1,6 +1,8 @@
 package model
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"os"
 	"testing"
@@ -59,4 +61,44 @@ func TestSmolLM2TokenizerFromGGUF(t *testing.T) {
 	if out := os.Getenv("SKEIN_WRITE_TOKENIZER"); out != "" { // for checks by hand against the reference
 		require.NoError(t, os.WriteFile(out, data, 0o644))
 	}
+}
+
+func TestSmolLM2Model(t *testing.T) {
+	path := smolPath(t)
+	m, err := Open(path)
+	require.NoError(t, err)
+	require.Equal(t, Config{ModelType: "llama", VocabSize: 49152, HiddenSize: 576, IntermediateSize: 1536, NumHiddenLayers: 30, NumAttentionHeads: 9, NumKeyValueHeads: 3,
+		HeadDim: 64, MaxPositionEmbeddings: 8192, RMSNormEps: 1e-5, RopeTheta: 1e5, TieWordEmbeddings: true, BOSTokenID: 1, EOSTokenID: 2}, m.Config)
+	require.Equal(t, []int32{2}, m.StopIDs)
+
+	// SHA-256 over the SHA-256 of every tensor, computed with the gguf package's
+	// dequantisation and llama.cpp's inverse permutation in Python.
+	sums := map[string]string{}
+	for _, s := range slots(m.Config, m.Weights) {
+		b, err := F32.encode(nil, *s.data)
+		require.NoError(t, err)
+		sum := sha256.Sum256(b)
+		sums[s.name] = hex.EncodeToString(sum[:])
+	}
+	all, err := json.Marshal(sums)
+	require.NoError(t, err)
+	sum := sha256.Sum256(all)
+	require.Equal(t, "738870c4bebb2770f5017bf2844e2ff3e7a37bd0566533e2313cd104f8d8e06b", hex.EncodeToString(sum[:]))
+
+	// The template adds its own system message and ignores tools.
+	cases := goldenSmol(t)
+	chat := []Message{{Role: "user", Content: "What is 2 + 3? Answer with one digit."}}
+	text, err := m.Template.Render(chat, nil, true)
+	require.NoError(t, err)
+	require.Equal(t, cases[len(cases)-1].Text, text)
+	require.Equal(t, cases[len(cases)-1].IDs, m.Tokenizer.Encode(text, true))
+	_, style, err := m.Template.RenderWithTools(chat, []ToolDef{priceTool}, true)
+	require.NoError(t, err)
+	require.Equal(t, PromptTools, style)
+	require.NoError(t, m.Template.CheckPrefixExtending(toolChat, nil))
+
+	info, err := Inspect(path)
+	require.NoError(t, err)
+	require.NoError(t, info.Problem)
+	require.EqualValues(t, 134515008, info.Params)
 }

@@ -87,6 +87,9 @@ func compareTemplates(t *testing.T, path string) {
 	}
 }
 
+// TestTemplateGolden runs templates of our own against transformers' renderings.
+func TestTemplateGolden(t *testing.T) { compareTemplates(t, "testdata/templates/cases.json") }
+
 // TestTemplatesAgainstReference runs on templates that are not ours to keep.
 func TestTemplatesAgainstReference(t *testing.T) {
 	path := os.Getenv("SKEIN_TEMPLATE_CASES")

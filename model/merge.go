@@ -1,0 +1,57 @@
+package model
+
+import "fmt"
+
+// Merge gives the base weights with an adapter folded in, W + scale*B*A, in new
+// memory; tensors that the adapter doesn't touch are shared with the base.
+func (m *Model) Merge(a *Adapter) (*Weights, error) {
+	if err := a.CheckBase(m.Digest); err != nil {
+		return nil, err
+	}
+	if err := a.Check(m.Config); err != nil {
+		return nil, err
+	}
+	layout, err := LoRALayout(m.Config, a.LoRA)
+	if err != nil {
+		return nil, err
+	}
+	w := *m.Weights
+	w.Layers = append([]LayerWeights(nil), m.Weights.Layers...)
+	at := 0 // layout holds A and B in turn, in the order of layers and projections
+	for i := range w.Layers {
+		for _, p := range projections {
+			if !a.LoRA.has(p.name) {
+				continue
+			}
+			down, up := layout[at], layout[at+1]
+			at += 2
+			mat := p.weight(&w.Layers[i])
+			merged := append([]float32(nil), *mat...)
+			addProduct(merged, a.Params[up.Offset:up.Offset+up.Len()], a.Params[down.Offset:down.Offset+down.Len()], a.LoRA.Rank, a.LoRA.Scale())
+			*mat = merged
+		}
+	}
+	if at != len(layout) {
+		return nil, fmt.Errorf("model: merge: %d of %d adapter tensors used", at, len(layout))
+	}
+	return &w, nil
+}
+
+// addProduct adds scale * B[out,r] * A[r,in] to w[out,in], in f64.
+func addProduct(w, b, a []float32, r int, scale float64) {
+	in := len(a) / r
+	sum := make([]float64, in)
+	for o := range len(b) / r {
+		clear(sum)
+		for k := range r {
+			f := scale * float64(b[o*r+k])
+			for i, v := range a[k*in : (k+1)*in] {
+				sum[i] += f * float64(v)
+			}
+		}
+		row := w[o*in : (o+1)*in]
+		for i, v := range sum {
+			row[i] = float32(float64(row[i]) + v)
+		}
+	}
+}
