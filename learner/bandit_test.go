@@ -22,6 +22,7 @@ type bandit struct {
 	forward, scored, backward int
 	tokens                    int          // computed by Forward
 	onForward                 func() error // injected
+	ctx                       context.Context
 	closed                    bool
 }
 
@@ -112,6 +113,7 @@ func (b *bandit) Score(ctx context.Context, groups []model.PrefixGroup, temp flo
 
 func (b *bandit) Forward(ctx context.Context, groups []model.PrefixGroup, temp float64) (model.Scores, error) {
 	b.forward++
+	b.ctx = ctx
 	if b.onForward != nil {
 		if err := b.onForward(); err != nil {
 			return model.Scores{}, err

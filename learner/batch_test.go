@@ -181,9 +181,11 @@ func TestCaseStalenessIsAssertedPerBatch(t *testing.T) {
 		_, err := Build(c, 4, []Group{g})
 		require.ErrorIs(t, err, ErrStaleTokens)
 	}
+	_, err := Build(c, 4, []Group{at(5)})
+	require.ErrorContains(t, err, "sampled under version 5, the learner is at 4 (restore its last checkpoint)")
 	c.MaxStaleness = 1
 	build(t, c, 4, at(3, 4))
-	_, err := Build(c, 4, []Group{at(2, 3)})
+	_, err = Build(c, 4, []Group{at(2, 3)})
 	require.ErrorContains(t, err, "sampled under version 2, the learner is at 4 and max_staleness is 1")
 	// a token that is not trained has no staleness
 	c.MaskOffPolicyInPartialRollout = true

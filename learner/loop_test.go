@@ -337,6 +337,35 @@ func TestLoopDropsItsWorkWhenAnotherLearnerTookOver(t *testing.T) {
 	})
 }
 
+// The trainer is stopped as soon as the store says that the lease is over.
+func TestLoopStopsTheStepWhenTheLeaseIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := small(4)
+		c.MaxSteps = 1
+		s := newFoldStore(t, c)
+		s.work(2)
+		g := newRig(t, c, loopConfig(), s)
+		var waited time.Duration
+		g.b.onForward = func() error {
+			if waited > 0 {
+				return nil
+			}
+			if err := s.Release(t.Context(), run, 1, ""); err != nil {
+				return err
+			}
+			at := time.Now()
+			<-g.b.ctx.Done()
+			waited = time.Since(at)
+			return context.Cause(g.b.ctx)
+		}
+		sum, err := g.lp.Run(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 20*time.Second, waited) // the first extension after
+		require.Len(t, g.lost, 1)
+		require.Equal(t, 1, sum.Steps)
+	})
+}
+
 func TestLoopTwoLearnersForeverIsAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := small(4)

@@ -64,6 +64,8 @@ func TestAdamWAndClippingEqualTorch(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1.0, ClipScale(100, 0))
+	require.Equal(t, 1/(2+1e-6), ClipScale(2, 1))
+	require.Equal(t, 1.0, ClipScale(.5, 1))
 	require.Error(t, opt.Update(params, nil, spans, Hyper{}))
 }
 

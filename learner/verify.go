@@ -83,6 +83,9 @@ func VerifyStep(ctx context.Context, store VerifyStore, run string, step uint64,
 func report(rec replay.StepRecord, after *Checkpoint, l *Learner, res StepResult) (*VerifyReport, error) {
 	r := &VerifyReport{Run: rec.Run, Step: rec.Step, Version: rec.Version, AdapterRecorded: rec.Adapter, AdapterRecomputed: l.Adapter().Digest(),
 		CheckpointRecorded: rec.Checkpoint, Params: len(l.params), LogsRecorded: len(rec.LogIDs), LogsRecomputed: len(res.Trained)}
+	if len(after.Params) != len(l.params) {
+		return nil, fmt.Errorf("%w: step %d's result has %d parameters, its start %d", ErrCheckpoint, rec.Step, len(after.Params), len(l.params))
+	}
 	for i, x := range l.params {
 		if d := math.Abs(float64(x) - float64(after.Params[i])); d != 0 {
 			r.Different++

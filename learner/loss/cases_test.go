@@ -303,3 +303,13 @@ func TestBadInputNamesRowAndField(t *testing.T) {
 	_, err = SFT(NLL, []SFTRow{{LogP: fill(1, -1)}}, 0)
 	require.ErrorContains(t, err, "total weight is 0")
 }
+
+// Clip fractions count the ratio after the delta cap, as TRL does.
+func TestClippedCountsAfterDelta(t *testing.T) {
+	c := DefaultConfig()
+	_, high := clipped(c, 1.5, 1)
+	require.True(t, high)
+	c.Delta = ptr(1.1)
+	_, high = clipped(c, 1.5, 1)
+	require.False(t, high)
+}
