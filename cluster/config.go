@@ -7,6 +7,8 @@ import (
 	"net"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/skein-rl/skein/replay"
 )
 
@@ -70,7 +72,8 @@ type Config struct {
 	// Logger; nil = slog.Default().
 	Logger *slog.Logger
 
-	wrapStore func(*replay.Local) storage // for tests
+	wrapStore func(*replay.Local) storage       // for tests
+	wrapLog   func(raft.LogStore) raft.LogStore // for tests
 }
 
 // DefaultConfig is a node in dir with every default filled in.

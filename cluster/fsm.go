@@ -23,7 +23,6 @@ type fsm struct {
 	// trusted to follow any further, so it stops applying and leaves.
 	failed atomic.Pointer[error]
 	onFail func(error)
-	kick   func() // the repair loop looks for missing payloads
 }
 
 var errNotApplied = errors.New("cluster: entry was applied before")
@@ -66,7 +65,6 @@ func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
 		out[i] = res[k]
 	}
 	f.changes.wake()
-	f.kick()
 	return out
 }
 
@@ -102,7 +100,6 @@ func (f *fsm) Restore(r io.ReadCloser) error {
 	}
 	f.log.Info("restored from a snapshot", "applied", f.store.AppliedIndex())
 	f.changes.wake()
-	f.kick()
 	return nil
 }
 

@@ -203,7 +203,7 @@ func (id *Identity) save(dir string) error {
 		name, kind string
 		der        []byte
 	}{fileNodeCert, "CERTIFICATE", id.cert.Certificate[0]})
-	if id.token.Secret != "" {
+	if id.token.secret != "" {
 		if err := writeFile(filepath.Join(dir, fileToken), []byte(id.token.Reveal()+"\n"), 0o600); err != nil {
 			return err
 		}

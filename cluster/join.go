@@ -36,7 +36,7 @@ func (c JoinConfig) Validate() error {
 	if len(c.Addrs) == 0 {
 		errs = append(errs, errors.New("cluster: join: no address: name a running replay node (its file addr)"))
 	}
-	if c.Token.Secret == "" {
+	if c.Token.secret == "" {
 		errs = append(errs, errors.New("cluster: join: no token: copy the file token of a replay node's directory"))
 	}
 	if c.Dir == "" {
@@ -71,7 +71,7 @@ func Join(ctx context.Context, cfg JoinConfig) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	req := &pb.JoinRequest{Secret: cfg.Token.Secret, Id: cfg.ID, Role: cfg.Role, Csr: csr}
+	req := &pb.JoinRequest{Secret: cfg.Token.secret, Id: cfg.ID, Role: cfg.Role, Csr: csr}
 	ctx, cancel := bounded(ctx, 0)
 	defer cancel()
 	var last error
@@ -95,9 +95,9 @@ func Join(ctx context.Context, cfg JoinConfig) (*Identity, error) {
 // accepts says whether an identity found in the directory is the wanted one.
 func (c JoinConfig) accepts(id *Identity) error {
 	switch {
-	case sha256.Sum256(id.ca.Raw) != c.Token.CA:
+	case sha256.Sum256(id.ca.Raw) != c.Token.ca:
 		return fmt.Errorf("%w: directory %s holds a certificate of cluster %s, the token is for %s: use another directory, or that cluster's token",
-			errOtherCluster, c.Dir, id.Cluster(), short(c.Token.CA))
+			errOtherCluster, c.Dir, id.Cluster(), short(c.Token.ca))
 	case id.ID != c.ID || id.Role != c.Role:
 		return fmt.Errorf("cluster: directory %s belongs to %s %q, not to %s %q: use another directory", c.Dir, id.Role, id.ID, c.Role, c.ID)
 	}

@@ -200,3 +200,37 @@ func rollout(tk replay.Ticket, member uint32, worker string) replay.Record {
 	r.Item.Reward, r.Item.HasReward = float64(member), true
 	return r
 }
+
+// trainStep runs one whole step of a run with groups of two and one group a
+// step: ticket, logs, lease, commit. It returns the step's record.
+func trainStep(t *testing.T, s replay.Store, run string) replay.StepRecord {
+	t.Helper()
+	ctx := testCtx(t)
+	st, err := s.Status(ctx, run)
+	require.NoError(t, err)
+	tks, err := s.TakeTickets(ctx, run, "w1", 1, time.Second)
+	require.NoError(t, err)
+	require.Len(t, tks, 1)
+	_, err = s.Append(ctx, []replay.Record{rollout(tks[0], 0, "w1"), rollout(tks[0], 1, "w1")})
+	require.NoError(t, err)
+	v := st.Latest.Version
+	lease, err := s.Lease(ctx, replay.LeaseRequest{Run: run, Holder: "learner", Groups: 1, LearnerVersion: v, TTL: time.Minute, Wait: time.Second})
+	require.NoError(t, err)
+	require.NotNil(t, lease)
+	step := replay.StepRecord{Run: run, Step: v + 1, Version: v + 1, Lease: lease.ID, Metrics: map[string]float64{"loss": 0.5}}
+	if st.LastStep != nil {
+		step.PrevCheckpoint = st.LastStep.Checkpoint
+	}
+	for _, g := range lease.Groups {
+		step.Groups = append(step.Groups, g.Group)
+		for _, it := range g.Items {
+			step.LogIDs = append(step.LogIDs, it.LogID)
+		}
+	}
+	step.Checkpoint, err = s.PutBlob(ctx, fmt.Appendf(nil, "checkpoint %s %d", run, step.Step))
+	require.NoError(t, err)
+	step.Adapter, err = s.PutBlob(ctx, fmt.Appendf(nil, "adapter %s %d", run, step.Step))
+	require.NoError(t, err)
+	require.NoError(t, s.Commit(ctx, step))
+	return step
+}

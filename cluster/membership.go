@@ -149,8 +149,12 @@ func (n *Node) ClusterStatus() ClusterStatus {
 	return out
 }
 
-// confMark is how far the leader had applied when it first saw a membership.
-type confMark struct{ index, applied uint64 }
+// confMark is how far the leader had applied when it first saw a membership in
+// its term.
+type confMark struct {
+	key     string
+	applied uint64
+}
 
 // reconcile makes the raft configuration follow what nodes announce: new nodes
 // come in without a vote, get it when they hold everything that was committed
@@ -175,8 +179,8 @@ func (n *Node) reconcile(ctx context.Context) {
 			voters++
 		}
 	}
-	if f.Index() != n.conf.index {
-		n.conf = confMark{f.Index(), n.store.AppliedIndex()}
+	if key := fmt.Sprint(n.ready.Load(), f.Configuration().Servers); key != n.conf.key {
+		n.conf = confMark{key, n.store.AppliedIndex()}
 	}
 	now := time.Now()
 	for _, s := range f.Configuration().Servers {
@@ -188,17 +192,17 @@ func (n *Node) reconcile(ctx context.Context) {
 			n.log.Info("node moved", "id", id, "from", string(s.Address), "to", addr)
 			if s.Suffrage == raft.Voter {
 				n.change(ctx, func() raft.IndexFuture {
-					return n.raft.AddVoter(s.ID, raft.ServerAddress(addr), f.Index(), n.cfg.AppendTimeout)
+					return n.raft.AddVoter(s.ID, raft.ServerAddress(addr), 0, n.cfg.AppendTimeout)
 				})
 			} else {
 				n.change(ctx, func() raft.IndexFuture {
-					return n.raft.AddNonvoter(s.ID, raft.ServerAddress(addr), f.Index(), n.cfg.AppendTimeout)
+					return n.raft.AddNonvoter(s.ID, raft.ServerAddress(addr), 0, n.cfg.AppendTimeout)
 				})
 			}
 			return
 		case s.Suffrage != raft.Voter && voters < maxVoters && heard && now.Sub(st.LastSeen) < n.cfg.AliveFor &&
 			st.Applied >= n.conf.applied && st.Missing == 0:
-			n.promote(ctx, s, f.Index())
+			n.promote(ctx, s)
 			return
 		}
 	}
@@ -208,7 +212,7 @@ func (n *Node) reconcile(ctx context.Context) {
 		}
 		n.log.Info("node joins", "id", st.ID, "addr", st.Addr)
 		n.change(ctx, func() raft.IndexFuture {
-			return n.raft.AddNonvoter(raft.ServerID(st.ID), raft.ServerAddress(st.Addr), f.Index(), n.cfg.AppendTimeout)
+			return n.raft.AddNonvoter(raft.ServerID(st.ID), raft.ServerAddress(st.Addr), 0, n.cfg.AppendTimeout)
 		})
 		return
 	}
@@ -216,10 +220,10 @@ func (n *Node) reconcile(ctx context.Context) {
 
 // promote gives a node its vote. Appends are held up meanwhile, so that each
 // lies on one side of the change.
-func (n *Node) promote(ctx context.Context, s raft.Server, index uint64) {
+func (n *Node) promote(ctx context.Context, s raft.Server) {
 	n.members.Lock()
 	defer n.members.Unlock()
-	if n.change(ctx, func() raft.IndexFuture { return n.raft.AddVoter(s.ID, s.Address, index, n.cfg.AppendTimeout) }) == nil {
+	if n.change(ctx, func() raft.IndexFuture { return n.raft.AddVoter(s.ID, s.Address, 0, n.cfg.AppendTimeout) }) == nil {
 		n.log.Info("node votes", "id", string(s.ID))
 	}
 }

@@ -192,7 +192,11 @@ func (n *Node) openRaft(addr raft.ServerAddress, founder bool) (err error) {
 	if err != nil {
 		return fmt.Errorf("cluster: open raft log in %s: %w", n.path(dirRaft), err)
 	}
-	n.dlog = newDeadlineLog(n.wal, n.cfg.DiskTimeout, n.log)
+	var logs raft.LogStore = n.wal
+	if n.cfg.wrapLog != nil {
+		logs = n.cfg.wrapLog(logs)
+	}
+	n.dlog = newDeadlineLog(logs, n.cfg.DiskTimeout, n.log)
 	cache, err := raft.NewLogCache(256, n.dlog)
 	if err != nil {
 		return err
@@ -204,7 +208,7 @@ func (n *Node) openRaft(addr raft.ServerAddress, founder bool) (err error) {
 	n.app = newAppender(n)
 	n.repairs = newRepairer(n)
 	n.blobs = newBlobs(n)
-	n.fsm = &fsm{store: n.store, changes: n.changes, log: n.log, onFail: n.leave, kick: n.repairs.kick}
+	n.fsm = &fsm{store: n.store, changes: n.changes, log: n.log, onFail: n.leave}
 
 	hasState, err := raft.HasExistingState(cache, n.wal, snaps)
 	if err != nil {

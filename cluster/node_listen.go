@@ -79,9 +79,9 @@ func (n *Node) checkIdentity() error {
 		return nil
 	}
 	tok, err := ParseToken(n.cfg.Token)
-	if err == nil && tok.CA != id.token.CA {
+	if err == nil && tok.ca != id.token.ca {
 		err = fmt.Errorf("%w: directory %s belongs to a node of cluster %s, the token to cluster %s: use an empty directory to join that one",
-			errOtherCluster, dir, id.Cluster(), short(tok.CA))
+			errOtherCluster, dir, id.Cluster(), short(tok.ca))
 	}
 	return err
 }

@@ -18,14 +18,14 @@ import (
 const (
 	repairEvery = time.Second
 	repairBatch = 256 // payloads looked for at once
+	blobRounds  = 5   // of repair between looks for blobs
 )
 
 // repairer pulls what this replica should hold and does not: payloads whose ids
 // are committed, and blobs that runs refer to. It gives a payload that is still
 // on its way from the leader a round's grace.
 type repairer struct {
-	n     *Node
-	nudge chan struct{}
+	n *Node
 
 	mu   sync.Mutex
 	last scan
@@ -38,15 +38,12 @@ type scan struct {
 	missing int
 }
 
-func newRepairer(n *Node) *repairer { return &repairer{n: n, nudge: make(chan struct{}, 1)} }
+func newRepairer(n *Node) *repairer { return &repairer{n: n} }
 
-func (r *repairer) run() { r.n.tasks.run(r.loop) }
-
-// kick makes the next round look although nothing is known to be missing.
-func (r *repairer) kick() {
-	select {
-	case r.nudge <- struct{}{}:
-	default:
+// run starts the rounds. A replica of one has nobody to pull from.
+func (r *repairer) run() {
+	if r.n.peers != nil {
+		r.n.tasks.run(r.loop)
 	}
 }
 
@@ -60,44 +57,44 @@ func (r *repairer) found() scan {
 func (r *repairer) loop() {
 	t := time.NewTicker(repairEvery)
 	defer t.Stop()
-	before := make(map[string]bool)
-	for {
-		applied := r.n.store.AppliedIndex()
-		missing, err := r.n.store.MissingPayloads(repairBatch)
-		if err != nil {
-			r.n.log.Warn("look for missing payloads", "err", err)
-		} else {
-			var due []replay.Item
-			now := make(map[string]bool, len(missing))
-			for _, it := range missing {
-				now[it.LogID] = true
-				if before[it.LogID] {
-					due = append(due, it)
-				}
-			}
-			before = now
-			r.mu.Lock()
-			r.last = scan{applied, len(missing)}
-			r.mu.Unlock()
-			if len(due) > 0 {
-				r.pullDue(due)
-			}
+	var before map[string]bool
+	for round := 0; ; round++ {
+		before = r.round(before)
+		if round%blobRounds == 0 {
+			r.n.blobs.repair()
 		}
-		r.n.blobs.repair()
 		select {
 		case <-r.n.ctx.Done():
 			return
 		case <-t.C:
 		}
-		if len(before) > 0 {
-			continue
-		}
-		select { // nothing missing: wait for something new
-		case <-r.n.ctx.Done():
-			return
-		case <-r.nudge:
+	}
+}
+
+// round pulls what was missing before and still is, and returns what is
+// missing now.
+func (r *repairer) round(before map[string]bool) map[string]bool {
+	applied := r.n.store.AppliedIndex() // first: the list is then no older
+	missing, err := r.n.store.MissingPayloads(repairBatch)
+	if err != nil {
+		r.n.log.Warn("look for missing payloads", "err", err)
+		return before
+	}
+	r.mu.Lock()
+	r.last = scan{applied, len(missing)}
+	r.mu.Unlock()
+	now := make(map[string]bool, len(missing))
+	var due []replay.Item
+	for _, it := range missing {
+		now[it.LogID] = true
+		if before[it.LogID] {
+			due = append(due, it)
 		}
 	}
+	if len(due) > 0 {
+		r.pullDue(due)
+	}
+	return now
 }
 
 func (r *repairer) pullDue(items []replay.Item) {

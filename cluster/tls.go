@@ -110,7 +110,7 @@ func verifyServer(cs tls.ConnectionState, fp [sha256.Size]byte, want string) (*x
 // joinTLS trusts the cluster that the token names.
 func (t Token) joinTLS() (*tls.Config, *verdict) {
 	v := &verdict{}
-	return clientConfig(alpnGRPC, v.check(t.CA, "")), v
+	return clientConfig(alpnGRPC, v.check(t.ca, "")), v
 }
 
 // clientTLS speaks to replay nodes of the own cluster only; to one of them when

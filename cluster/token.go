@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"strings"
 )
 
@@ -19,8 +20,8 @@ const tokenPrefix = "skein1"
 // The fingerprint lets the joiner know the right cluster before it shows the
 // secret. Tokens are secrets: String hides the secret, Reveal does not.
 type Token struct {
-	CA     [sha256.Size]byte
-	Secret string
+	ca     [sha256.Size]byte
+	secret string
 }
 
 // ParseToken reads the text form.
@@ -39,14 +40,14 @@ func ParseToken(s string) (Token, error) {
 		return bad("not a token of this version")
 	}
 	ca, err := hex.DecodeString(parts[1])
-	if err != nil || len(ca) != len(t.CA) {
+	if err != nil || len(ca) != len(t.ca) {
 		return bad("damaged fingerprint")
 	}
 	if b, err := base64.RawURLEncoding.DecodeString(parts[2]); err != nil || len(b) < 16 {
 		return bad("damaged secret")
 	}
-	copy(t.CA[:], ca)
-	t.Secret = parts[2]
+	copy(t.ca[:], ca)
+	t.secret = parts[2]
 	return t, nil
 }
 
@@ -54,27 +55,30 @@ func ParseToken(s string) (Token, error) {
 func newToken(caDER []byte) Token {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return Token{CA: sha256.Sum256(caDER), Secret: base64.RawURLEncoding.EncodeToString(b[:])}
+	return Token{ca: sha256.Sum256(caDER), secret: base64.RawURLEncoding.EncodeToString(b[:])}
 }
 
 // Reveal is the text form, to be written to a file of mode 0600 or handed to
 // the operator; never to a log.
 func (t Token) Reveal() string {
-	return tokenPrefix + "." + hex.EncodeToString(t.CA[:]) + "." + t.Secret
+	return tokenPrefix + "." + hex.EncodeToString(t.ca[:]) + "." + t.secret
 }
 
 // String hides the secret, so that a token that is printed by mistake does
 // not leak.
 func (t Token) String() string {
-	return tokenPrefix + "." + hex.EncodeToString(t.CA[:4]) + "….(hidden)"
+	return tokenPrefix + "." + hex.EncodeToString(t.ca[:4]) + "….(hidden)"
 }
 
 // GoString is String, for %#v.
 func (t Token) GoString() string { return t.String() }
 
+// LogValue is String, for slog.
+func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
+
 // admits compares in constant time.
 func (t Token) admits(secret string) bool {
-	return t.Secret != "" && subtle.ConstantTimeCompare([]byte(t.Secret), []byte(secret)) == 1
+	return t.secret != "" && subtle.ConstantTimeCompare([]byte(t.secret), []byte(secret)) == 1
 }
 
 func short(fp [sha256.Size]byte) string { return hex.EncodeToString(fp[:4]) }
