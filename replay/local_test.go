@@ -28,10 +28,7 @@ func TestMain(m *testing.M) {
 		crashChild(dir)
 		return
 	}
-	goleak.VerifyTestMain(m,
-		// Badger's and ristretto's process-wide helpers outlive their databases.
-		goleak.IgnoreTopFunction("github.com/golang/glog.(*fileSink).flushDaemon"),
-		goleak.IgnoreTopFunction("github.com/dgraph-io/ristretto/v2/z.startUnlimitedBufferPool"))
+	goleak.VerifyTestMain(m)
 }
 
 func testOptions() LocalOptions {

@@ -1,0 +1,75 @@
+package replay
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzCommand: any bytes decode to an error or to a command that encodes to
+// something that decodes the same, and applying it never breaks the state.
+func FuzzCommand(f *testing.F) {
+	for _, c := range []Command{
+		CreateRunCmd{epoch, testSpec}, FinishRunCmd{epoch, "r"}, TakeTicketsCmd{epoch, "r", "w", 3, "q"}, ReturnTicketCmd{epoch, "r", "r/train/0", "w"},
+		AppendItemsCmd{epoch, []Item{demoRecord("a", 3).Item, {LogID: "x", Run: "r", Table: "train", Group: "r/train/0", GroupSize: 2}}},
+		TickCmd{epoch.Add(time.Hour)}, AcquireLeaseCmd{epoch, LeaseRequest{Run: "r", Holder: "h", Groups: 1, TTL: 1}}, ExtendLeaseCmd{epoch, "r", 1, 1},
+		CommitStepCmd{epoch, StepRecord{Run: "r", Step: 1, Version: 1, Lease: 1, Checkpoint: "c", Adapter: "a", Metrics: map[string]float64{"x": 1}}},
+		ReleaseLeaseCmd{epoch, "r", 1, "x"}, RequestEvalCmd{epoch, EvalRequest{"r", 0, 1, 2}},
+	} {
+		b, err := EncodeCommand(c)
+		require.NoError(f, err)
+		f.Add(b)
+	}
+	base := NewMemKV()
+	for _, c := range []Command{CreateRunCmd{epoch, testSpec}, TakeTicketsCmd{epoch, "r", "w", 2, "q"}} {
+		_, err := Apply(base, c)
+		require.NoError(f, err)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := DecodeCommand(b)
+		if err != nil {
+			require.ErrorIs(t, err, ErrInvalid)
+			return
+		}
+		again, err := EncodeCommand(c)
+		require.NoError(t, err)
+		c2, err := DecodeCommand(again)
+		require.NoError(t, err)
+		twice, err := EncodeCommand(c2)
+		require.NoError(t, err)
+		require.Equal(t, again, twice)
+		kv := newOverlay(base)
+		res, err := Apply(kv, c)
+		require.NoError(t, err)
+		_, err = EncodeResult(res)
+		require.NoError(t, err)
+		_, err = Status(kv, "r")
+		require.NoError(t, err)
+	})
+}
+
+// FuzzSnapshot: any bytes are a bad snapshot or a whole one.
+func FuzzSnapshot(f *testing.F) {
+	var buf bytes.Buffer
+	kv := NewMemKV()
+	_, err := Apply(kv, CreateRunCmd{epoch, testSpec})
+	require.NoError(f, err)
+	require.NoError(f, writeSnapshot(&buf, kv, 7))
+	f.Add(buf.Bytes())
+	f.Add(buf.Bytes()[:buf.Len()-3])
+	f.Add([]byte(snapshotMagic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, err := readSnapshot(bytes.NewReader(b), func(k, _ []byte) error {
+			if len(k) == 0 {
+				t.Fatal("empty key")
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, ErrBadSnapshot) {
+			t.Fatal(err)
+		}
+	})
+}
