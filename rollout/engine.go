@@ -272,11 +272,9 @@ func (e *LocalEngine) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		for _, r := range s.place(e.Version()) {
-			e.finish(r.request, r.err)
-		}
+		left := s.place(e.Version())
 		if s.active() == 0 {
-			e.publish(s)
+			e.deliver(ctx, left)
 			select {
 			case <-e.wake:
 			case <-ctx.Done():
@@ -284,26 +282,21 @@ func (e *LocalEngine) run(ctx context.Context) {
 			continue
 		}
 		start := time.Now()
-		failed := s.fill(ctx)
-		ends := s.step(ctx, e.cfg.Quantum, e.Version())
+		left = append(left, s.fill(ctx)...)
+		left = append(left, s.step(ctx, e.cfg.Quantum, e.Version())...)
 		s.counts.Busy += time.Since(start)
-		for _, r := range append(failed, ends...) {
-			if r.err != nil && ctx.Err() != nil {
-				r.err = ErrEngineClosed
-			}
-			e.finish(r.request, r.err)
-		}
-		e.publish(s)
+		e.deliver(ctx, left)
 	}
 	// Nothing can arrive any more: closed was set before ctx ended.
 	e.mu.Lock()
 	queue, swaps := e.queue, e.swaps
 	e.queue, e.swaps = nil, nil
 	e.mu.Unlock()
+	var left []outcome
 	for _, r := range append(s.drain(), queue...) {
-		e.finish(r, ErrEngineClosed)
+		left = append(left, outcome{r, ErrEngineClosed})
 	}
-	e.publish(s)
+	e.deliver(ctx, left)
 	for _, w := range swaps {
 		w.result <- ErrEngineClosed
 	}
@@ -336,16 +329,20 @@ func (e *LocalEngine) arrivals() {
 	}
 }
 
-func (e *LocalEngine) finish(r *request, err error) {
-	e.sched.counts.Requests++
-	r.result <- err
-}
-
-func (e *LocalEngine) publish(s *scheduler) {
+// deliver publishes the counters, then the outcomes they include.
+func (e *LocalEngine) deliver(ctx context.Context, left []outcome) {
+	s := &e.sched
+	s.counts.Requests += uint64(len(left))
 	e.mu.Lock()
 	waiting := len(e.queue)
 	e.stats = s.counts
 	e.stats.Active = s.active()
 	e.stats.Waiting = waiting + len(s.waiting)
 	e.mu.Unlock()
+	for _, o := range left {
+		if o.err != nil && ctx.Err() != nil {
+			o.err = ErrEngineClosed
+		}
+		o.result <- o.err
+	}
 }

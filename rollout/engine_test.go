@@ -164,11 +164,12 @@ func TestSwapInFlight(t *testing.T) {
 // only what is new.
 func TestPrefixReuse(t *testing.T) {
 	d := newFakeDecoder(8, 128)
-	hold := make(chan struct{})
+	reached, hold := make(chan struct{}), make(chan struct{})
 	first := true
 	d.decode = func([]model.DecodeRow) error {
 		if first {
 			first = false
+			close(reached)
 			<-hold
 		}
 		return nil
@@ -180,6 +181,7 @@ func TestPrefixReuse(t *testing.T) {
 		_, err := e.Generate(context.Background(), GenerateRequest{Prompt: prompt(1), MaxNew: 1})
 		require.NoError(t, err)
 	})
+	<-reached
 	system := long(100, 40)
 	outs := make([]Generation, 8)
 	prompts := make([][]int32, 8)
@@ -334,11 +336,12 @@ func TestCloseFailsWhatIsInFlight(t *testing.T) {
 // P7: a request that breaks the decoder fails alone, and the engine lives on.
 func TestDecoderFailures(t *testing.T) {
 	d := newFakeDecoder(4, 64)
-	hold := make(chan struct{})
+	reached, hold := make(chan struct{}), make(chan struct{})
 	first := true
 	d.decode = func([]model.DecodeRow) error {
 		if first {
 			first = false
+			close(reached)
 			<-hold
 		}
 		return nil
@@ -357,6 +360,7 @@ func TestDecoderFailures(t *testing.T) {
 		_, err := e.Generate(context.Background(), GenerateRequest{Prompt: prompt(1), MaxNew: 1})
 		require.NoError(t, err)
 	})
+	<-reached
 	errs := make([]error, 3)
 	for i, p := range [][]int32{{65, 1, 2}, {66, 1, 2}, {67, 1, 2}} {
 		wg.Go(func() {
