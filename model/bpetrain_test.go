@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -106,4 +107,20 @@ func TestTokenizerProperties(t *testing.T) {
 			t.Fatalf("stream %q, decode %q", got, tok.Decode(ids))
 		}
 	})
+}
+
+func TestTokenizerIsSafeForConcurrentUse(t *testing.T) {
+	tok := trainTiny(t)
+	want := tok.Encode(strings.Join(trainCorpus, " "), true)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				if !slices.Equal(want, tok.Encode(strings.Join(trainCorpus, " "), true)) {
+					t.Error("differs")
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
