@@ -199,7 +199,7 @@ func (w *Worker) episode(ctx context.Context, task Task, taskErr error, policy l
 // failedLog records a rollout of which nothing else can be kept.
 func failedLog(req Request, task Task, now time.Time, cause string) (*eventlog.Log, error) {
 	meta := req.Meta
-	meta.Source, meta.Task, meta.Created = task.Source, task.ID, now
+	meta.Source, meta.Task, meta.Created = task.Source, task.ID, now.UTC().Round(0)
 	b := eventlog.NewBuilder(meta)
 	b.SetID(req.ID)
 	b.SetTier(eventlog.Full)

@@ -118,7 +118,7 @@ func Opening(t Task) []Message {
 func (l *Loop) Run(ctx context.Context, t Task, req Request) (*eventlog.Log, error) {
 	l.counts.rollouts.Add(1)
 	meta := req.Meta
-	meta.Source, meta.Task, meta.Created = t.Source, t.ID, l.now()
+	meta.Source, meta.Task, meta.Created = t.Source, t.ID, l.now().UTC().Round(0)
 	e := &episode{loop: l, task: t, req: req, log: eventlog.NewBuilder(meta), session: sessionOf(meta, req.ID)}
 	e.log.SetID(req.ID)
 	e.log.SetTier(eventlog.Full)
