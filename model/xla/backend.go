@@ -13,7 +13,7 @@ import (
 // backend is one device with one copy of the base weights.
 type backend struct {
 	dev     *device
-	model   *model.Model
+	model   identity
 	shape   shape
 	weights *weightBuffers
 
@@ -24,8 +24,15 @@ type backend struct {
 	closed bool
 }
 
+// identity is what is kept of the model: not its host weights.
+type identity struct {
+	Config model.Config
+	Digest string
+}
+
 // Open loads the model's weights on a device. The error wraps ErrNoPlugin when
-// there is no plugin for it. The model's host weights are not needed afterwards.
+// there is no plugin for it. The model's host weights are copied
+// and not needed afterwards: to give their memory back, drop m.Weights.
 func Open(m *model.Model, o Options) (model.Backend, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -44,7 +51,7 @@ func Open(m *model.Model, o Options) (model.Backend, error) {
 		d.backend.Finalize()
 		return nil, err
 	}
-	return &backend{dev: d, model: m, shape: s, weights: w}, nil
+	return &backend{dev: d, model: identity{m.Config, m.Digest}, shape: s, weights: w}, nil
 }
 
 // Name is "xla:cpu", "xla:cuda", ...

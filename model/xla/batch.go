@@ -1,3 +1,5 @@
+//go:build xla
+
 package xla
 
 import (
@@ -18,7 +20,7 @@ func (l layout) String() string { return fmt.Sprintf("P=%d G=%d C=%d", l.P, l.G,
 
 var (
 	promptSizes     = []int{64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048}
-	completionSizes = []int{16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024}
+	completionSizes = []int{16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024}
 	memberSizes     = []int{1, 2, 4, 8, 16}
 )
 

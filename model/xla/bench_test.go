@@ -5,6 +5,7 @@ package xla
 import (
 	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"testing"
 
 	"github.com/skein-rl/skein/model"
@@ -19,6 +20,23 @@ var smol = model.Config{
 }
 
 var qkvo = model.LoRAConfig{Rank: 16, Alpha: 32, Targets: []string{"q_proj", "k_proj", "v_proj", "o_proj"}}
+
+func cpuSeconds() float64 {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return 0
+	}
+	return float64(r.Utime.Sec+r.Stime.Sec) + float64(r.Utime.Usec+r.Stime.Usec)/1e6
+}
+
+// peakMB is the process's peak resident set.
+func peakMB() float64 {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		return 0
+	}
+	return float64(r.Maxrss) / 1024
+}
 
 // BenchmarkDecode reports ms/step: 32 tokens after a prompt of 200, sampled, with
 // an adapter.
@@ -44,9 +62,11 @@ func BenchmarkDecode(b *testing.B) {
 					}
 				}
 				step()
+				before := cpuSeconds()
 				for b.Loop() {
 					step()
 				}
+				b.ReportMetric((cpuSeconds()-before)*1e3/float64(b.N*32), "cpu-ms/step")
 				b.ReportMetric(float64(b.Elapsed().Milliseconds())/float64(b.N*32), "ms/step")
 			})
 		}
@@ -80,9 +100,12 @@ func BenchmarkUpdate(b *testing.B) {
 				require.NoError(b, tr.Backward(b.Context(), d, nil))
 			}
 			step()
+			before := cpuSeconds()
 			for b.Loop() {
 				step()
 			}
+			b.ReportMetric((cpuSeconds()-before)/float64(b.N), "cpu-s/op")
+			b.ReportMetric(peakMB(), "peak-MB")
 		})
 	}
 }

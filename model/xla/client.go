@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -33,12 +34,7 @@ func openDevice(o Options) (*device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Threads > 0 {
-		// The CPU client sizes its thread pool by this variable.
-		if err := os.Setenv("NPROC", strconv.Itoa(o.Threads)); err != nil {
-			return nil, fmt.Errorf("xla: set NPROC: %w", err)
-		}
-	}
+	defer limitThreads(o.Threads)()
 	gomlx.EnableAutoInstall(false)
 	var options pjrt.NamedValuesMap
 	if o.Device == "cpu" {
@@ -57,6 +53,29 @@ func openDevice(o Options) (*device, error) {
 	buf := probe.(*pjrt.Buffer)
 	d := &device{backend: b, client: buf.Client(), log: o.Logger, name: o.Device, elem: o.Dtype}
 	return d, buf.Destroy()
+}
+
+// threadsMu guards the environment while a client reads it.
+var threadsMu sync.Mutex
+
+// limitThreads sets the variable that a new CPU client sizes its thread pool by;
+// the returned function restores it.
+func limitThreads(n int) func() {
+	if n == 0 {
+		return func() {}
+	}
+	threadsMu.Lock()
+	old, was := os.LookupEnv("NPROC")
+	// Setenv fails only on a malformed name or value.
+	_ = os.Setenv("NPROC", strconv.Itoa(n))
+	return func() {
+		if was {
+			_ = os.Setenv("NPROC", old)
+		} else {
+			_ = os.Unsetenv("NPROC")
+		}
+		threadsMu.Unlock()
+	}
 }
 
 // findPlugin resolves the plugin's file. where is a file, a list of folders, or

@@ -1,3 +1,5 @@
+//go:build xla
+
 package xla
 
 import "fmt"

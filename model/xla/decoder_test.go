@@ -27,8 +27,8 @@ func TestGoldenGreedy(t *testing.T) {
 
 // A row's tokens and logprobs are the same bits alone and in any company.
 func TestBatchIndependence(t *testing.T) {
-	m, f32 := small(t)
-	for dtype, b := range map[string]model.Backend{"f32": f32, "bf16": open(t, m, "bf16")} {
+	for _, dtype := range []string{"f32", "bf16"} {
+		m, b := small(t, dtype)
 		d := newDecoder(t, b, 4, 100)
 		rng := rand.New(rand.NewPCG(1, 1))
 		prompt := randomTokens(rng, 20, m.Config.VocabSize)
@@ -56,7 +56,7 @@ func TestBatchIndependence(t *testing.T) {
 // However a sequence got into its cache (in pieces, copied, cut back, through
 // growth of the caches, in several calls), what follows is the same.
 func TestCacheHistory(t *testing.T) {
-	m, b := small(t)
+	m, b := small(t, "f32")
 	d := newDecoder(t, b, 4, 600)
 	rng := rand.New(rand.NewPCG(2, 1))
 	prompt := randomTokens(rng, 90, m.Config.VocabSize)
@@ -107,7 +107,7 @@ func TestCacheHistory(t *testing.T) {
 }
 
 func TestStops(t *testing.T) {
-	_, b := small(t)
+	_, b := small(t, "f32")
 	d := newDecoder(t, b, 4, 100)
 	prompt := []int32{1, 2, 3}
 	free := decode(t, d, 0, prompt, 20, warm)
@@ -135,7 +135,7 @@ func TestStops(t *testing.T) {
 // Another adapter of the same shape reuses the compiled programs and changes
 // what they compute.
 func TestAdapterIsAnInput(t *testing.T) {
-	m, b := small(t)
+	m, b := small(t, "f32")
 	d := newDecoder(t, b, 4, 100)
 	prompt := []int32{4, 5, 6, 7}
 	base := decode(t, d, 0, prompt, 4, model.Sampling{})
@@ -153,7 +153,7 @@ func TestAdapterIsAnInput(t *testing.T) {
 }
 
 func TestDecoderRefuses(t *testing.T) {
-	m, b := small(t)
+	m, b := small(t, "f32")
 	_, err := b.NewDecoder(model.DecoderConfig{Slots: 0, MaxLen: 5000})
 	require.ErrorContains(t, err, "slots 0")
 	require.ErrorContains(t, err, "max_len 5000")

@@ -1,3 +1,5 @@
+//go:build xla
+
 package xla
 
 // The language-model head on a chunk of M rows, as StableHLO so that products

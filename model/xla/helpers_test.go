@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/skein-rl/skein/model"
@@ -30,33 +29,32 @@ func open(t testing.TB, m *model.Model, dtype string) model.Backend {
 }
 
 // small is a backend of smallConfig that tests share, with its programs.
-func small(t testing.TB) (*model.Model, *backend) {
+func small(t testing.TB, dtype string) (*model.Model, *backend) {
 	t.Helper()
-	smallOnce.Do(func() {
-		smallModel = randomModel(t, smallConfig, 3)
-		smallModel.Digest = "blake3:00"
-		if os.Getenv(PluginEnv) != "" {
-			b, err := Open(smallModel, Options{})
-			require.NoError(t, err)
-			smallBackend = b.(*backend)
-		}
-	})
-	if smallBackend == nil {
+	if os.Getenv(PluginEnv) == "" {
 		t.Skipf("%s is not set: run make plugin", PluginEnv)
 	}
-	return smallModel, smallBackend
+	if smallModel == nil {
+		smallModel = randomModel(t, smallConfig, 3)
+		smallModel.Digest = "blake3:00"
+	}
+	if smallBackends[dtype] == nil {
+		b, err := Open(smallModel, Options{Dtype: dtype})
+		require.NoError(t, err)
+		smallBackends[dtype] = b.(*backend)
+	}
+	return smallModel, smallBackends[dtype]
 }
 
 var (
-	smallOnce    sync.Once
-	smallModel   *model.Model
-	smallBackend *backend
+	smallModel    *model.Model
+	smallBackends = map[string]*backend{}
 )
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if smallBackend != nil {
-		if err := smallBackend.Close(); err != nil {
+	for _, b := range smallBackends {
+		if err := b.Close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -154,7 +152,7 @@ func randomModel(t testing.TB, c model.Config, seed uint64) *model.Model {
 }
 
 var smallConfig = model.Config{
-	ModelType: "llama", VocabSize: 300, HiddenSize: 32, IntermediateSize: 48, NumHiddenLayers: 3,
+	ModelType: "llama", VocabSize: 300, HiddenSize: 32, IntermediateSize: 48, NumHiddenLayers: 2,
 	NumAttentionHeads: 6, NumKeyValueHeads: 2, HeadDim: 8, MaxPositionEmbeddings: 4096,
 	RMSNormEps: 1e-5, RopeTheta: 10000, BOSTokenID: -1, EOSTokenID: -1,
 }

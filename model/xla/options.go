@@ -25,8 +25,7 @@ type Options struct {
 	Device string
 	// Dtype of base weights, caches and products: "f32" (the default) or "bf16".
 	Dtype string
-	// Threads bounds the CPU plugin's worker threads; 0 is one per core. The
-	// plugin reads it once per process, so the first Open decides.
+	// Threads bounds the CPU plugin's worker threads; 0 is one per core.
 	Threads int
 	// Logger gets compile times at debug level; nil discards them.
 	Logger *slog.Logger

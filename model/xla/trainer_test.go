@@ -76,7 +76,7 @@ func TestGoldenLoRAGradient(t *testing.T) {
 // The gradient of a step doesn't depend on how its groups are split, batched,
 // padded or repeated over calls.
 func TestTrainerSplits(t *testing.T) {
-	m, b := small(t)
+	m, b := small(t, "f32")
 	tr := newTrainer(t, b, tinyLoRA)
 	require.NoError(t, tr.SetParams(randomAdapter(t, m, tinyLoRA, 1).Params))
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -116,9 +116,9 @@ func TestTrainerSplits(t *testing.T) {
 	tr.ZeroGrad()
 	var moved []model.PrefixGroup
 	for _, s := range group.Members {
-		moved = append(moved, model.PrefixGroup{Prompt: group.Prompt[:10], Members: []model.Sequence{{
-			Tokens: append(append([]int32{}, group.Prompt[10:]...), s.Tokens...),
-			Train:  append(make([]bool, 20), s.Train...),
+		moved = append(moved, model.PrefixGroup{Prompt: group.Prompt[:26], Members: []model.Sequence{{
+			Tokens: append(append([]int32{}, group.Prompt[26:]...), s.Tokens...),
+			Train:  append(make([]bool, 4), s.Train...),
 		}}})
 	}
 	step(t, tr, moved, 1, d, nil)
@@ -126,7 +126,7 @@ func TestTrainerSplits(t *testing.T) {
 }
 
 func TestTrainerRefuses(t *testing.T) {
-	_, b := small(t)
+	_, b := small(t, "f32")
 	_, err := b.NewTrainer(model.TrainerConfig{Full: true})
 	require.ErrorContains(t, err, "full fine-tuning")
 	_, err = b.NewTrainer(model.TrainerConfig{LoRA: model.LoRAConfig{Rank: 0, Alpha: 1, Targets: []string{"x"}}})
