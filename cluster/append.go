@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,9 +24,10 @@ import (
 
 // pending is one caller's records on their way.
 type pending struct {
-	recs []replay.Record
-	size int64
-	done chan appended // holds one
+	recs    []replay.Record
+	size    int64
+	done    chan appended // holds one
+	release func()        // of its room
 }
 
 type appended struct {
@@ -58,68 +60,113 @@ func (a *appender) run() {
 	a.n.tasks.run(a.commitAll)
 }
 
-// append is replay.Store's Append.
+// append is replay.Store's Append. Large requests go in parts that fit a chunk.
 func (a *appender) append(ctx context.Context, recs []replay.Record) ([]replay.AppendResult, error) {
 	if err := a.n.mustLead(); err != nil {
 		return nil, err
 	}
-	if len(recs) == 0 {
-		return nil, nil
-	}
-	p := &pending{recs: recs, done: make(chan appended, 1)}
 	for i := range recs {
 		if err := checkRecord(&recs[i]); err != nil {
 			return nil, err
 		}
-		p.size += int64(len(recs[i].Bytes))
 	}
-	late := func() error {
-		return fmt.Errorf("cluster: append of %d logs from %q on: node %s is busy: %w", len(recs), recs[0].Item.LogID, a.n.id, ctx.Err())
+	start := time.Now()
+	var parts []*pending
+	var failed error
+	for _, part := range pack(recs) {
+		p, err := a.submit(ctx, recs[part.from:part.to])
+		if err != nil {
+			failed = err
+			break
+		}
+		parts = append(parts, p)
+	}
+	var out []replay.AppendResult
+	for _, p := range parts { // also after a failure: their room is taken
+		res, err := a.wait(ctx, p)
+		out, failed = append(out, res...), cmp.Or(failed, err)
+	}
+	if failed != nil {
+		a.n.metrics.failed.Inc()
+		return nil, failed
+	}
+	a.n.metrics.appended(len(recs), time.Since(start))
+	var rejected []error
+	for i, r := range out {
+		if r.Rejected != "" {
+			rejected = append(rejected, fmt.Errorf("log %q: %s", recs[i].Item.LogID, r.Rejected))
+		}
+	}
+	if len(rejected) > 0 {
+		return out, fmt.Errorf("%w: %d of %d logs rejected: %w", replay.ErrInvalid, len(rejected), len(recs), errors.Join(rejected...))
+	}
+	return out, nil
+}
+
+// submit takes room for records and puts them on their way.
+func (a *appender) submit(ctx context.Context, recs []replay.Record) (*pending, error) {
+	p := &pending{recs: recs, done: make(chan appended, 1)}
+	for i := range recs {
+		p.size += int64(len(recs[i].Bytes))
 	}
 	room := min(p.size, inFlight)
 	if err := a.room.Acquire(ctx, room); err != nil {
-		return nil, late()
+		return nil, a.late(ctx, p)
 	}
+	p.release = func() { a.room.Release(room) }
 	select {
 	case a.in <- p:
+		return p, nil
 	case <-ctx.Done():
-		a.room.Release(room)
-		return nil, late()
+		p.release()
+		return nil, a.late(ctx, p)
 	case <-a.n.ctx.Done():
-		a.room.Release(room)
+		p.release()
 		return nil, fmt.Errorf("cluster: node %s is closing: %w", a.n.id, replay.ErrUnavailable)
 	}
-	// The pipeline answers within AppendTimeout whatever happens; the room is
-	// its own until then.
-	var out appended
+}
+
+func (a *appender) late(ctx context.Context, p *pending) error {
+	return fmt.Errorf("cluster: append of %d logs from %q on: not done by node %s in time: %w",
+		len(p.recs), p.recs[0].Item.LogID, a.n.id, ctx.Err())
+}
+
+// wait returns what became of submitted records. The pipeline answers within
+// twice AppendTimeout whatever happens, and they keep their room until then.
+func (a *appender) wait(ctx context.Context, p *pending) ([]replay.AppendResult, error) {
 	select {
-	case out = <-p.done:
-		a.room.Release(room)
+	case out := <-p.done:
+		p.release()
+		return out.results, out.err
 	case <-ctx.Done():
 		a.n.tasks.run(func() {
 			select {
 			case <-p.done:
 			case <-a.n.ctx.Done():
 			}
-			a.room.Release(room)
+			p.release()
 		})
-		return nil, late()
+		return nil, a.late(ctx, p)
 	case <-a.n.ctx.Done():
 		return nil, fmt.Errorf("cluster: node %s is closing; the outcome is unknown: %w", a.n.id, replay.ErrUnavailable)
 	}
-	if out.err != nil {
-		return nil, out.err
-	}
-	var rejected []error
-	for i, r := range out.results {
-		if r.Rejected != "" {
-			rejected = append(rejected, fmt.Errorf("log %q: %s", recs[i].Item.LogID, r.Rejected))
+}
+
+// part is a range of records that travels as one.
+type part struct{ from, to int }
+
+// pack cuts records into parts of about a chunk.
+func pack(recs []replay.Record) []part {
+	var out []part
+	size := 0
+	for i := range recs {
+		if len(out) == 0 || size+len(recs[i].Bytes) > chunkBytes || i-out[len(out)-1].from >= maxItems {
+			out, size = append(out, part{i, i}), 0
 		}
+		out[len(out)-1].to = i + 1
+		size += len(recs[i].Bytes)
 	}
-	if len(rejected) > 0 {
-		return out.results, fmt.Errorf("%w: %d of %d logs rejected: %w", replay.ErrInvalid, len(rejected), len(recs), errors.Join(rejected...))
-	}
-	return out.results, nil
+	return out
 }
 
 // checkRecord refuses what no replica could take.
@@ -146,12 +193,12 @@ func (a *appender) gather() {
 			a.drain()
 			return
 		}
-		batch, size := []*pending{first}, first.size
+		batch, size, items := []*pending{first}, first.size, len(first.recs)
 	more:
-		for size < chunkBytes {
+		for size < chunkBytes && items < maxItems {
 			select {
 			case p := <-a.in:
-				batch, size = append(batch, p), size+p.size
+				batch, size, items = append(batch, p), size+p.size, items+len(p.recs)
 			default:
 				break more
 			}

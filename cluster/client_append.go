@@ -86,22 +86,6 @@ func worst(errs []error) error {
 // appendWait is how long a leader may take over one request beside an answer.
 const appendWait = 15 * time.Second
 
-// part is a range of records sent as one request.
-type part struct{ from, to int }
-
-func pack(recs []replay.Record) []part {
-	var out []part
-	size := 0
-	for i := range recs {
-		if len(out) == 0 || size+len(recs[i].Bytes) > chunkBytes {
-			out, size = append(out, part{i, i}), 0
-		}
-		out[len(out)-1].to = i + 1
-		size += len(recs[i].Bytes)
-	}
-	return out
-}
-
 // stream returns the append stream to the leader, opened anew when it broke or
 // the leader changed.
 func (c *Client) stream(l *link) (*appendStream, error) {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestAppendFetchOnThreeNodes(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	cl := c.dial("w1", RoleWorker)
 	ctx := testCtx(t)
@@ -48,6 +49,7 @@ func TestAppendFetchOnThreeNodes(t *testing.T) {
 }
 
 func TestAppendAckedWithOneFollowerDown(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	cl := c.dial("w1", RoleWorker)
 	ctx := testCtx(t)
@@ -81,6 +83,7 @@ func waitHolds(t *testing.T, n *Node, ids []string) {
 }
 
 func TestNoMajorityIsAnErrorInTime(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	cl := c.dial("w1", RoleWorker)
 	require.NoError(t, cl.CreateRun(testCtx(t), testSpec("r")))
@@ -102,6 +105,7 @@ func TestNoMajorityIsAnErrorInTime(t *testing.T) {
 // The leader is killed while producers append: what was acknowledged is
 // readable afterwards, and nothing is there twice.
 func TestLeaderKilledMidAppend(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	ctx := testCtx(t)
 	first := c.dial("w0", RoleWorker)
@@ -180,6 +184,7 @@ func (n *Node) crash() error {
 // A lease is consumed exactly once although the leader dies between lease and
 // commit, and the commit is sent again after it succeeded.
 func TestLeaseAndCommitAcrossLeaderChange(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	ctx := testCtx(t)
 	w, l := c.dial("w1", RoleWorker), c.dial("learner", RoleLearner)
@@ -229,6 +234,7 @@ func TestLeaseAndCommitAcrossLeaderChange(t *testing.T) {
 }
 
 func TestCommitNeedsItsBlobs(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 1)
 	cl := c.dial("learner", RoleLearner)
 	ctx := testCtx(t)
@@ -240,6 +246,7 @@ func TestCommitNeedsItsBlobs(t *testing.T) {
 }
 
 func TestLongPollsWakeUp(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	ctx := testCtx(t)
 	w, l := c.dial("w1", RoleWorker), c.dial("learner", RoleLearner)
@@ -298,6 +305,7 @@ func TestLongPollsWakeUp(t *testing.T) {
 
 // Tickets whose worker is silent are handed on by the leader's clock alone.
 func TestTicketsExpireWithoutCalls(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 1)
 	ctx := testCtx(t)
 	cl := c.dial("w1", RoleWorker)
@@ -315,6 +323,7 @@ func TestTicketsExpireWithoutCalls(t *testing.T) {
 }
 
 func TestRejectedRecordsAreNamed(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 1)
 	ctx := testCtx(t)
 	cl := c.dial("w1", RoleWorker)
@@ -339,6 +348,7 @@ func TestRejectedRecordsAreNamed(t *testing.T) {
 }
 
 func TestBlobs(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	ctx := testCtx(t)
 	cl := c.dial("learner", RoleLearner)
@@ -368,6 +378,7 @@ func TestBlobs(t *testing.T) {
 }
 
 func TestLiveness(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	ctx := testCtx(t)
 	w := c.dial("w1", RoleWorker)
@@ -406,6 +417,7 @@ func TestLiveness(t *testing.T) {
 }
 
 func TestLocalNode(t *testing.T) {
+	t.Parallel()
 	conf := testConfig(t, t.TempDir())
 	conf.Heartbeat = 0
 	n, err := OpenLocal(conf)
@@ -419,7 +431,7 @@ func TestLocalNode(t *testing.T) {
 	d, err := s.PutBlob(ctx, []byte("b"))
 	require.NoError(t, err)
 	require.NoError(t, n.Heartbeat(ctx, NodeInfo{ID: "w", Role: RoleWorker}))
-	require.Len(t, n.ClusterStatus().Nodes, 2)
+	require.Len(t, n.clusterStatus().Nodes, 2)
 
 	_, err = OpenLocal(conf)
 	require.ErrorContains(t, err, "in use by another process")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/skein-rl/skein/replay"
 )
@@ -46,7 +47,7 @@ type Config struct {
 	// Version of the software, shown in the cluster status.
 	Version string
 	// Store configures the node's storage; start from
-	// replay.DefaultLocalOptions. Sizes of 0 are its defaults.
+	// replay.DefaultLocalOptions. Without sizes every number is its default.
 	Store replay.LocalOptions
 
 	// Heartbeat is raft's heartbeat and election timeout: a leader that is
@@ -69,6 +70,8 @@ type Config struct {
 	// stay in the log behind one. Default 4096.
 	SnapshotEvery uint64
 
+	// Registerer gets the metrics, and those of the storage; nil = none.
+	Registerer prometheus.Registerer
 	// Logger; nil = slog.Default().
 	Logger *slog.Logger
 
@@ -106,11 +109,14 @@ func (c Config) withDefaults() Config {
 	if c.SnapshotEvery == 0 {
 		c.SnapshotEvery = d.SnapshotEvery
 	}
-	if c.Store.SegmentBytes == 0 {
-		c.Store.SegmentBytes = d.Store.SegmentBytes
+	if c.Store.SegmentBytes == 0 && c.Store.MemTableBytes == 0 {
+		given := c.Store
+		c.Store = d.Store
+		c.Store.FreeSpace, c.Store.Verify = given.FreeSpace, given.Verify
+		c.Store.Logger, c.Store.Registerer = given.Logger, given.Registerer
 	}
-	if c.Store.MemTableBytes == 0 {
-		c.Store.MemTableBytes = d.Store.MemTableBytes
+	if c.Store.Registerer == nil {
+		c.Store.Registerer = c.Registerer
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()

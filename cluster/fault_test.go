@@ -60,6 +60,7 @@ func faulty(stores []*faultyStore) func(int, *Config) {
 
 // A follower whose payloads are lost gets them back from its peers.
 func TestMissingChunksAreRepaired(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	ctx := testCtx(t)
 	cl := c.dial("w1", RoleWorker)
@@ -105,6 +106,7 @@ func TestMissingChunksAreRepaired(t *testing.T) {
 
 // A follower that hangs in its disk delays nobody; its chunks come later.
 func TestFollowerWithStalledDisk(t *testing.T) {
+	t.Parallel()
 	stores := make([]*faultyStore, 3)
 	c := newTestCluster(t, 3, faulty(stores), func(_ int, conf *Config) { conf.AppendTimeout = time.Second })
 	ctx := testCtx(t)
@@ -139,6 +141,7 @@ func TestFollowerWithStalledDisk(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	stores := make([]*faultyStore, 3)
 	c := newTestCluster(t, 3, faulty(stores))
 	ctx := testCtx(t)
@@ -166,6 +169,7 @@ func TestDiskFull(t *testing.T) {
 // All nodes stop; all come back, every one on a new port but the first, whose
 // address the others know.
 func TestWholeClusterRestarts(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	ctx := testCtx(t)
 	cl := c.dial("w1", RoleWorker)
@@ -189,24 +193,22 @@ func TestWholeClusterRestarts(t *testing.T) {
 	got, err := cl.Fetch(ctx, []string{"a"}) // the old client finds them
 	require.NoError(t, err)
 	require.Equal(t, []replay.Record{rec}, got)
-	eventually(t, "raft to know the new addresses", func() bool {
-		f := c.nodes[c.leader()].raft.GetConfiguration()
-		if f.Error() != nil {
-			return false
-		}
-		for _, s := range f.Configuration().Servers {
-			for _, n := range c.nodes {
-				if n.id == string(s.ID) && n.addr != string(s.Address) {
-					return false
-				}
-			}
-		}
-		return true
-	})
+	_, err = cl.Append(ctx, []replay.Record{testRecord("r", "b", 1000)})
+	require.NoError(t, err)
+	for _, n := range c.nodes {
+		waitHolds(t, n, []string{"a", "b"})
+	}
+	// And the client finds them when it knows an old address only.
+	old, err := Dial(ctx, []string{c.nodes[0].Addr()}, cl.id, "")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, old.Close()) }()
+	_, err = old.Latest(ctx, "r")
+	require.NoError(t, err)
 }
 
 // A new node gets a snapshot when the log is gone, then the payloads.
 func TestNewNodeCatchesUpFromSnapshot(t *testing.T) {
+	t.Parallel()
 	small := func(_ int, c *Config) { c.SnapshotEvery = 16 }
 	c := newTestCluster(t, 1, small)
 	ctx := testCtx(t)
@@ -253,6 +255,7 @@ func TestNewNodeCatchesUpFromSnapshot(t *testing.T) {
 }
 
 func TestRemoveNode(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 3)
 	ctx := testCtx(t)
 	cl := c.dial("op", RoleClient)
@@ -275,6 +278,7 @@ func TestRemoveNode(t *testing.T) {
 }
 
 func TestLostRaftDirectoryIsNoticed(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 1)
 	require.NoError(t, c.dial("w", RoleWorker).CreateRun(testCtx(t), testSpec("r")))
 	require.NoError(t, c.nodes[0].Close())
@@ -308,6 +312,7 @@ func (s *stalledLog) StoreLogs(l []*raft.Log) error {
 }
 
 func TestStalledLogWriteEnds(t *testing.T) {
+	t.Parallel()
 	s := &stalledLog{InmemStore: raft.NewInmemStore()}
 	d := newDeadlineLog(s, 30*time.Millisecond, testLog(t))
 	require.NoError(t, d.StoreLog(&raft.Log{Index: 1}))
@@ -327,6 +332,7 @@ func TestStalledLogWriteEnds(t *testing.T) {
 }
 
 func TestStalledLogThatFailsStaysRefused(t *testing.T) {
+	t.Parallel()
 	s := &stalledLog{InmemStore: raft.NewInmemStore()}
 	d := newDeadlineLog(s, 10*time.Millisecond, testLog(t))
 	gate := make(chan struct{})
@@ -339,6 +345,7 @@ func TestStalledLogThatFailsStaysRefused(t *testing.T) {
 
 // A leader whose raft log stalls steps down, and another one commits.
 func TestLeaderWithStalledLogStepsDown(t *testing.T) {
+	t.Parallel()
 	gates := make([]*gatedWAL, 3)
 	c := newTestCluster(t, 3, func(i int, conf *Config) {
 		conf.DiskTimeout = 300 * time.Millisecond

@@ -92,6 +92,25 @@ func Join(ctx context.Context, cfg JoinConfig) (*Identity, error) {
 	}
 }
 
+// Connect is what a worker or the learner does first: it loads the certificate
+// in cfg.Dir, or joins on the first start, and dials. Later starts need neither
+// address nor token.
+func Connect(ctx context.Context, cfg JoinConfig) (*Client, error) {
+	id, err := LoadIdentity(cfg.Dir)
+	switch {
+	case errors.Is(err, ErrNoIdentity):
+		id, err = Join(ctx, cfg)
+	case err == nil && cfg.Token.secret != "":
+		err = cfg.accepts(id)
+	case err == nil && (id.ID != cfg.ID || id.Role != cfg.Role):
+		err = fmt.Errorf("cluster: directory %s belongs to %s %q, not to %s %q: use another directory", cfg.Dir, id.Role, id.ID, cfg.Role, cfg.ID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return Dial(ctx, cfg.Addrs, id, cfg.Dir)
+}
+
 // accepts says whether an identity found in the directory is the wanted one.
 func (c JoinConfig) accepts(id *Identity) error {
 	switch {

@@ -56,6 +56,8 @@ func (n *Node) rule(ctx context.Context) {
 		n.log.Warn("leader can't serve yet", "err", err)
 	}
 	defer n.ready.Store(0)
+	n.metrics.leads.Set(1)
+	defer n.metrics.leads.Set(0)
 	n.changes.wake()
 	n.log.Info("leads", "term", n.ready.Load())
 	t := time.NewTicker(n.cfg.Tick)

@@ -78,7 +78,7 @@ func (m *membershipServer) ClusterStatus(_ context.Context, q *pb.ClusterStatusR
 	if err := m.n.mustLead(); err != nil && !q.GetStale() {
 		return nil, err
 	}
-	return clusterStatusTo(m.n.ClusterStatus()), nil
+	return clusterStatusTo(m.n.clusterStatus()), nil
 }
 
 // RemoveNode takes a replay node out for good.
@@ -111,8 +111,10 @@ func (n *Node) Heartbeat(_ context.Context, info NodeInfo) error {
 	return n.live.beat(NodeStatus{NodeInfo: info}, time.Now())
 }
 
-// ClusterStatus is this node's view; complete on the leader.
-func (n *Node) ClusterStatus() ClusterStatus {
+// ClusterStatus is this node's view; complete on the leader. It does not fail.
+func (n *Node) ClusterStatus(context.Context) (ClusterStatus, error) { return n.clusterStatus(), nil }
+
+func (n *Node) clusterStatus() ClusterStatus {
 	out := ClusterStatus{Term: n.raft.CurrentTerm(), Commit: n.raft.CommitIndex()}
 	if n.ident != nil {
 		out.Cluster = n.ident.Cluster()
@@ -157,8 +159,13 @@ type confMark struct {
 }
 
 // reconcile makes the raft configuration follow what nodes announce: new nodes
-// come in without a vote, get it when they hold everything that was committed
-// before the last change, and keep it when they move. One change a round.
+// come in without a vote and get it when they hold everything that was committed
+// before the last change. One change a round.
+//
+// The configuration names nodes only: its address of a node is the node's id.
+// Where a node listens is the address book's business (addressProvider), so
+// that a node that moves changes nothing here; raft 1.7.3 also has a data race
+// between changing a member's address and replicating to it.
 //
 // A majority of the new voters always meets every majority of the old; with
 // everything older on the newcomer as well, no payload can end up on a minority
@@ -184,24 +191,11 @@ func (n *Node) reconcile(ctx context.Context) {
 	}
 	now := time.Now()
 	for _, s := range f.Configuration().Servers {
-		id := string(s.ID)
-		addr, ok := n.book.addr(id)
-		st, heard := n.live.get(id)
-		switch {
-		case ok && addr != string(s.Address):
-			n.log.Info("node moved", "id", id, "from", string(s.Address), "to", addr)
-			if s.Suffrage == raft.Voter {
-				n.change(ctx, func() raft.IndexFuture {
-					return n.raft.AddVoter(s.ID, raft.ServerAddress(addr), 0, n.cfg.AppendTimeout)
-				})
-			} else {
-				n.change(ctx, func() raft.IndexFuture {
-					return n.raft.AddNonvoter(s.ID, raft.ServerAddress(addr), 0, n.cfg.AppendTimeout)
-				})
-			}
-			return
-		case s.Suffrage != raft.Voter && voters < maxVoters && heard && now.Sub(st.LastSeen) < n.cfg.AliveFor &&
-			st.Applied >= n.conf.applied && st.Missing == 0:
+		st, heard := n.live.get(string(s.ID))
+		if s.Suffrage == raft.Voter || voters >= maxVoters || !heard || now.Sub(st.LastSeen) > n.cfg.AliveFor {
+			continue
+		}
+		if st.Applied >= n.conf.applied && st.Missing == 0 {
 			n.promote(ctx, s)
 			return
 		}
@@ -212,7 +206,7 @@ func (n *Node) reconcile(ctx context.Context) {
 		}
 		n.log.Info("node joins", "id", st.ID, "addr", st.Addr)
 		n.change(ctx, func() raft.IndexFuture {
-			return n.raft.AddNonvoter(raft.ServerID(st.ID), raft.ServerAddress(st.Addr), 0, n.cfg.AppendTimeout)
+			return n.raft.AddNonvoter(raft.ServerID(st.ID), raft.ServerAddress(st.ID), 0, n.cfg.AppendTimeout)
 		})
 		return
 	}

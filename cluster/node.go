@@ -46,6 +46,7 @@ type Node struct {
 	book   *book
 	peers  *peers
 
+	metrics *metrics
 	live    *liveness
 	app     *appender
 	repairs *repairer
@@ -114,6 +115,7 @@ func newNode(cfg Config) (*Node, error) {
 		cfg: cfg, log: cfg.Logger.With("component", "cluster"), lock: lock, start: time.Now(),
 		changes: newNotifier(), live: newLiveness(cfg.AliveFor), opened: make(chan struct{}),
 	}
+	n.metrics = newMetrics(cfg.Registerer)
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	return n, nil
 }
@@ -129,7 +131,7 @@ func (n *Node) openLocal() error {
 	trans.Connect(addr, trans) // for the first election
 	n.trans = trans
 	n.book, _ = openBook("") // memory: can't fail
-	if err := n.openRaft(addr, true); err != nil {
+	if err := n.openRaft(true); err != nil {
 		return err
 	}
 	if err := n.electSelf(); err != nil {
@@ -171,7 +173,7 @@ func (n *Node) openListening(ctx context.Context) error {
 		Timeout:                 max(2*n.cfg.Heartbeat, time.Second),
 		MsgpackUseNewTimeFormat: true,
 	})
-	if err := n.openRaft(raft.ServerAddress(n.addr), founder); err != nil {
+	if err := n.openRaft(founder); err != nil {
 		return err
 	}
 	n.serve()
@@ -181,7 +183,7 @@ func (n *Node) openListening(ctx context.Context) error {
 }
 
 // openRaft opens the storage and starts raft on it.
-func (n *Node) openRaft(addr raft.ServerAddress, founder bool) (err error) {
+func (n *Node) openRaft(founder bool) (err error) {
 	if n.store, err = openStore(n.path(dirStore), n.cfg); err != nil {
 		return err
 	}
@@ -226,7 +228,7 @@ func (n *Node) openRaft(addr raft.ServerAddress, founder bool) (err error) {
 		if n.store.AppliedIndex() > 0 {
 			return fmt.Errorf("cluster: directory %s holds a store without its raft log: restore directory %s", n.cfg.Dir, dirRaft)
 		}
-		first := raft.Configuration{Servers: []raft.Server{{ID: conf.LocalID, Address: addr}}}
+		first := raft.Configuration{Servers: []raft.Server{{ID: conf.LocalID, Address: raft.ServerAddress(n.id)}}}
 		if err := raft.BootstrapCluster(conf, cache, n.wal, snaps, n.trans, first); err != nil {
 			return fmt.Errorf("cluster: bootstrap: %w", err)
 		}
@@ -413,6 +415,7 @@ func (n *Node) close() error {
 	if n.store != nil {
 		errs = append(errs, n.store.Close())
 	}
+	n.metrics.close()
 	return errors.Join(append(errs, n.lock.Close())...)
 }
 

@@ -201,6 +201,9 @@ func (n *Node) status() NodeStatus {
 	}
 	found := n.repairs.found()
 	s.Applied, s.Missing = found.applied, uint64(found.missing)
+	if n.peers == nil { // no rounds of repair
+		s.Applied = n.store.AppliedIndex()
+	}
 	s.Term = n.raft.CurrentTerm()
 	if err := n.fsm.failed.Load(); err != nil {
 		s.LastError = (*err).Error()

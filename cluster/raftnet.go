@@ -49,7 +49,7 @@ func (s *raftStream) Addr() net.Addr { return s.addr }
 func (s *raftStream) Dial(target raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, addr, ok := strings.Cut(string(target), "@")
 	if !ok && target != raft.ServerAddress(s.addr) {
-		return nil, fmt.Errorf("cluster: raft peer at %s: its node id is not known yet", target)
+		return nil, fmt.Errorf("cluster: no address known of raft peer %s", target)
 	}
 	if !ok { // itself, for the first election
 		id, addr = s.id.ID, string(s.addr)
@@ -102,8 +102,8 @@ func (advertised) Network() string { return "tcp" }
 // String implements net.Addr.
 func (a advertised) String() string { return string(a) }
 
-// addressProvider gives raft the newest address of a member, which may be newer
-// than the one in raft's own configuration.
+// addressProvider gives raft the addresses of members; raft's own configuration
+// holds ids in their place.
 type addressProvider Node
 
 // ServerAddr implements raft.ServerAddressProvider.

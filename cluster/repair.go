@@ -19,6 +19,9 @@ const (
 	repairEvery = time.Second
 	repairBatch = 256 // payloads looked for at once
 	blobRounds  = 5   // of repair between looks for blobs
+
+	collectEvery = 10 * time.Minute
+	blobGrace    = time.Hour // between a blob and the commit that refers to it
 )
 
 // repairer pulls what this replica should hold and does not: payloads whose ids
@@ -42,9 +45,44 @@ func newRepairer(n *Node) *repairer { return &repairer{n: n} }
 
 // run starts the rounds. A replica of one has nobody to pull from.
 func (r *repairer) run() {
+	r.n.tasks.run(r.collect)
 	if r.n.peers != nil {
 		r.n.tasks.run(r.loop)
 	}
+}
+
+// collect deletes, now and then, blobs that no step came to refer to: those of
+// a learner that died before its commit. Only a replica that knows the newest
+// commits may judge.
+func (r *repairer) collect() {
+	t := time.NewTicker(collectEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-r.n.ctx.Done():
+			return
+		case <-t.C:
+		}
+		if !r.n.upToDate() {
+			continue
+		}
+		k, size, err := r.n.store.CollectBlobs(time.Now(), blobGrace)
+		if err != nil {
+			r.n.log.Warn("collect blobs", "err", err)
+		} else if k > 0 {
+			r.n.log.Info("blobs collected", "blobs", k, "bytes", size)
+		}
+	}
+}
+
+// upToDate: this node leads, or heard of its leader just now and has applied
+// what that one committed.
+func (n *Node) upToDate() bool {
+	if n.ready.Load() != 0 {
+		return true
+	}
+	return n.raft.State() == raft.Follower && time.Since(n.raft.LastContact()) < n.cfg.Heartbeat &&
+		n.raft.AppliedIndex() >= n.raft.CommitIndex()
 }
 
 // found is the newest scan.
@@ -106,6 +144,7 @@ func (r *repairer) pullDue(items []replay.Item) {
 	case len(left) > 0:
 		r.n.log.Warn("payloads not repaired yet", "missing", len(left), "first", left[0].LogID, "err", err)
 	default:
+		r.n.metrics.repaired.Add(float64(len(items)))
 		r.n.log.Info("payloads repaired", "pulled", len(items))
 	}
 }

@@ -21,6 +21,7 @@ import (
 )
 
 func TestTokenText(t *testing.T) {
+	t.Parallel()
 	id, err := newCluster("n0")
 	require.NoError(t, err)
 	tok := id.Token()
@@ -69,6 +70,7 @@ func FuzzParseToken(f *testing.F) {
 }
 
 func TestIdentityFiles(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	_, err := LoadIdentity(dir)
 	require.ErrorIs(t, err, ErrNoIdentity)
@@ -112,6 +114,7 @@ func mustRead(t *testing.T, dir, name string) []byte {
 }
 
 func TestJoinRefusals(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 1)
 	other := newTestCluster(t, 1)
 	tok, err := ParseToken(c.token)
@@ -168,6 +171,7 @@ func TestJoinRefusals(t *testing.T) {
 }
 
 func TestOtherClustersCertificate(t *testing.T) {
+	t.Parallel()
 	c, other := newTestCluster(t, 1), newTestCluster(t, 1)
 	w := other.dial("w1", RoleWorker)
 
@@ -188,6 +192,7 @@ func TestOtherClustersCertificate(t *testing.T) {
 }
 
 func TestWhoMayCallWhat(t *testing.T) {
+	t.Parallel()
 	c := newTestCluster(t, 1)
 	w := c.dial("w1", RoleWorker)
 	ctx := testCtx(t)
@@ -231,6 +236,7 @@ func TestWhoMayCallWhat(t *testing.T) {
 
 // The token is in no log, at any level.
 func TestTokenIsNotLogged(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var buf bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(lockedWriter{&mu, &buf}, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -239,7 +245,7 @@ func TestTokenIsNotLogged(t *testing.T) {
 	tok, err := ParseToken(c.token)
 	require.NoError(t, err)
 	log.Info("t", "token", tok)
-	b, err := json.Marshal(c.nodes[0].ClusterStatus())
+	b, err := json.Marshal(c.nodes[0].clusterStatus())
 	require.NoError(t, err)
 	mu.Lock()
 	defer mu.Unlock()
@@ -259,6 +265,7 @@ func (l lockedWriter) Write(b []byte) (int, error) {
 }
 
 func TestOccupiedPort(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer func() { _ = ln.Close() }()
@@ -292,6 +299,7 @@ func TestOccupiedPort(t *testing.T) {
 // cases/training.tsv "ports": every listener binds :0 itself and publishes
 // what it got.
 func TestManyListenersAtOnce(t *testing.T) {
+	t.Parallel()
 	const n = 32
 	id, err := newCluster("n0")
 	require.NoError(t, err)
@@ -330,6 +338,7 @@ func TestManyListenersAtOnce(t *testing.T) {
 // cases/training.tsv "hang": a receiver that never answers costs a deadline,
 // and the error names it.
 func TestHangNamesThePeer(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var conns sync.WaitGroup
@@ -363,6 +372,7 @@ func TestHangNamesThePeer(t *testing.T) {
 }
 
 func TestConfigReportsEveryProblem(t *testing.T) {
+	t.Parallel()
 	c := Config{ID: "a b", Listen: "nowhere", Heartbeat: time.Millisecond, DiskTimeout: -1, Token: "x"}
 	err := c.Validate()
 	for _, want := range []string{"dir", "id", `"nowhere"`, "heartbeat", "disk_timeout", "join token"} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/skein-rl/skein/replay"
 )
@@ -22,6 +23,7 @@ type storage interface {
 	GetBlob(digest string) ([]byte, error)
 	HasBlob(digest string) bool
 	MissingBlobs() ([]string, error)
+	CollectBlobs(now time.Time, grace time.Duration) (n int, size int64, err error)
 
 	ApplyBatch(entries []replay.Entry) ([]replay.Result, error)
 	AppliedIndex() uint64
