@@ -58,7 +58,7 @@ func crashChild(dir string) {
 	// A large batch now and then, so that kills hit the redo journal too.
 	for i := 0; ; i++ {
 		c := AppendItemsCmd{Now: epoch}
-		for j := range 4000 {
+		for j := range 8000 {
 			it := demoRecord(fmt.Sprintf("big-%d-%d-%d", gen, i, j), 1).Item
 			it.Table = "big"
 			c.Items = append(c.Items, it)
@@ -73,7 +73,7 @@ func crashChild(dir string) {
 func TestKill9(t *testing.T) {
 	dir := t.TempDir()
 	acked := map[string]bool{}
-	rounds := 4
+	rounds := 3
 	if os.Getenv("SKEIN_SLOW") != "" {
 		rounds = 40
 	}
@@ -126,7 +126,7 @@ func TestKill9(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, st.Appended, len(small)+len(big), "counter and items are of different entries")
 			require.Zero(t, len(small)%3, "part of an entry")
-			require.Zero(t, len(big)%4000, "part of an entry")
+			require.Zero(t, len(big)%8000, "part of an entry")
 			return nil
 		}))
 		requireNoJournal(t, l)

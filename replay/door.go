@@ -211,7 +211,9 @@ type Store interface {
 	Status(ctx context.Context, run string) (RunStatus, error)
 
 	// TakeTickets hands out up to n groups to roll out, waiting up to wait for
-	// the first. Dispatch never runs ahead of the staleness bound.
+	// the first: evaluations before training, returned groups before new ones,
+	// each by index. Dispatch never runs ahead of the staleness bound, and a
+	// finished run gives none.
 	TakeTickets(ctx context.Context, run, worker string, n int, wait time.Duration) ([]Ticket, error)
 	// ReturnTicket gives an unfinished group back at once (a draining worker);
 	// group "" = every group this worker holds (a restarted one).

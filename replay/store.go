@@ -44,19 +44,27 @@ func (s *store) commit(batch []write) error {
 	if !errors.Is(err, badger.ErrTxnTooBig) {
 		return err
 	}
-	if err := s.writeJournal(batch); err != nil {
-		return err
+	for _, stage := range s.stages(batch) {
+		if err := stage(); err != nil {
+			return err
+		}
 	}
-	if err := s.tryOne([]write{{metaJournal, u64(uint64(len(batch)))}}); err != nil {
-		return err
+	return nil
+}
+
+// stages are the steps of a large commit; a crash may come between any two and
+// within any one.
+func (s *store) stages(batch []write) []func() error {
+	return []func() error{
+		func() error { return s.writeJournal(batch) },
+		func() error { return s.tryOne([]write{{metaJournal, u64(uint64(len(batch)))}}) },
+		func() error {
+			s.view.Lock()
+			defer s.view.Unlock()
+			return s.inParts(batch)
+		},
+		s.dropJournal,
 	}
-	s.view.Lock()
-	err = s.inParts(batch)
-	s.view.Unlock()
-	if err != nil {
-		return err
-	}
-	return s.dropJournal()
 }
 
 // writeJournal writes what commit is about to do. It means nothing until

@@ -26,7 +26,7 @@ const (
 	maxIDBytes = 1 << 12
 	// maxRatio bounds decompression: a record that shrinks further is stored
 	// as it is.
-	maxRatio = 256
+	maxRatio = 1024
 	// minCompress is the size below which compression is not tried.
 	minCompress = 512
 )

@@ -1,0 +1,125 @@
+package replay
+
+import (
+	"errors"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/skein-rl/skein/replay/internal/replaypb"
+)
+
+// commitStep consumes a lease, records the step and publishes its policy.
+func (f *fold) commitStep(s StepRecord) error {
+	r, err := f.run(s.Run)
+	if err != nil {
+		return err
+	}
+	old := new(pb.StepRecord)
+	done, err := load(f.kv, stepKey(s.Run, s.Step), old)
+	if err != nil {
+		return err
+	}
+	if done {
+		if sameStep(stepFromPB(old), s) {
+			return nil
+		}
+		return refuse(ErrStale, "step %d of run %q is already committed, by lease %d (reload the last checkpoint)", s.Step, s.Run, old.Lease)
+	}
+	l, err := f.liveLease(s.Run, s.Lease)
+	if err != nil {
+		return err
+	}
+	groups, err := f.checkStep(r, l, s)
+	if err != nil {
+		return err
+	}
+
+	if err := f.forget(r, l); err != nil {
+		return err
+	}
+	trained := map[string]bool{}
+	for _, id := range s.LogIDs {
+		trained[id] = true
+	}
+	for _, g := range groups {
+		g.Phase = pb.GroupPhase_GROUP_PHASE_CONSUMED
+		r.ConsumedGroups++
+		for _, m := range g.Members {
+			if trained[m.LogId] && m.Tokens > 0 {
+				r.Staleness = countLag(r.Staleness, l.LearnerVersion-m.MinVersion)
+			}
+		}
+		if err := f.putGroup(r.run, g); err != nil {
+			return err
+		}
+	}
+	if s.Committed.IsZero() {
+		s.Committed = fromNanos(f.now)
+	}
+	r.LatestVersion, r.HasStep, r.LastStep = s.Version, true, s.Step
+	return firstError(
+		f.put(stepKey(s.Run, s.Step), stepToPB(&s)),
+		f.put(policyKey(s.Run, s.Version), &pb.Policy{Run: s.Run, Version: s.Version, Adapter: s.Adapter, Step: s.Step}),
+	)
+}
+
+// checkStep refuses a step that is not the next of its run, or names what its
+// lease does not hold. It returns the lease's groups.
+func (f *fold) checkStep(r *runState, l *pb.LeaseState, s StepRecord) ([]*pb.GroupState, error) {
+	if s.Version != r.LatestVersion+1 || s.Version != l.LearnerVersion+1 {
+		return nil, refuse(ErrStale, "step %d of run %q: Version = %d with a lease at version %d, the latest policy is %d",
+			s.Step, s.Run, s.Version, l.LearnerVersion, r.LatestVersion)
+	}
+	if r.HasStep {
+		last, err := step(f.kv, s.Run, r.LastStep)
+		if err != nil {
+			return nil, unexpected(err)
+		}
+		if s.Step <= last.Step {
+			return nil, refuse(ErrStale, "step %d of run %q: the last step is %d", s.Step, s.Run, last.Step)
+		}
+		if s.PrevCheckpoint != last.Checkpoint {
+			return nil, refuse(ErrStale, "step %d of run %q: PrevCheckpoint = %q, step %d produced %q (reload the last checkpoint)",
+				s.Step, s.Run, s.PrevCheckpoint, last.Step, last.Checkpoint)
+		}
+	}
+	if err := errors.Join(checkID("Adapter", s.Adapter), checkID("Checkpoint", s.Checkpoint)); err != nil {
+		return nil, refuse(ErrInvalid, "step %d of run %q: %w", s.Step, s.Run, err)
+	}
+	if n := proto.Size(stepToPB(&s)); n > maxStepBytes {
+		return nil, refuse(ErrInvalid, "step %d of run %q: record of %d bytes, want at most %d (fewer groups a step, shorter ids)", s.Step, s.Run, n, maxStepBytes)
+	}
+	held := map[string]bool{}
+	var groups []*pb.GroupState
+	for _, name := range l.Groups {
+		g, err := f.mustGroup(r.run, name)
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, g)
+		for _, m := range g.Members {
+			held[m.LogId] = true
+		}
+	}
+	for _, id := range s.LogIDs {
+		if !held[id] {
+			return nil, refuse(ErrInvalid, "step %d of run %q: log %q is not in lease %d, or is listed twice", s.Step, s.Run, id, l.Id)
+		}
+		delete(held, id)
+	}
+	for i, name := range s.Groups {
+		if !slices.Contains(l.Groups, name) || slices.Contains(s.Groups[:i], name) {
+			return nil, refuse(ErrInvalid, "step %d of run %q: group %q is not in lease %d, or is listed twice", s.Step, s.Run, name, l.Id)
+		}
+	}
+	return groups, nil
+}
+
+// sameStep says whether two records are one decision: metrics and the time of
+// commit don't count.
+func sameStep(a, b StepRecord) bool {
+	return a.Run == b.Run && a.Step == b.Step && a.Version == b.Version && a.Lease == b.Lease &&
+		slices.Equal(a.LogIDs, b.LogIDs) && slices.Equal(a.Groups, b.Groups) &&
+		a.PrevCheckpoint == b.PrevCheckpoint && a.Checkpoint == b.Checkpoint && a.Adapter == b.Adapter
+}
