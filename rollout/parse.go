@@ -241,16 +241,16 @@ func readCall(value json.RawMessage) Part {
 // FormatCalls writes calls the way ParseTurn reads them, without a blank: what
 // a demonstration for a small vocabulary teaches.
 func FormatCalls(calls []tool.Call) string {
-	return formatCalls(calls, callOpen+`{"name":%s,"arguments":%s}`+callClose, "")
+	return formatCalls(calls, callOpen+`{"name":%s,"arguments":%s}`+callClose, "", false)
 }
 
 // FormatCallsSpaced writes calls with the blanks and line ends that models
 // trained on the Hermes convention are used to.
 func FormatCallsSpaced(calls []tool.Call) string {
-	return formatCalls(calls, callOpen+"\n"+`{"name": %s, "arguments": %s}`+"\n"+callClose, "\n")
+	return formatCalls(calls, callOpen+"\n"+`{"name": %s, "arguments": %s}`+"\n"+callClose, "\n", true)
 }
 
-func formatCalls(calls []tool.Call, format, between string) string {
+func formatCalls(calls []tool.Call, format, between string, spaced bool) string {
 	out := make([]string, len(calls))
 	for i, c := range calls {
 		name, _ := json.Marshal(c.Name)
@@ -258,7 +258,38 @@ func formatCalls(calls []tool.Call, format, between string) string {
 		if len(args) == 0 {
 			args = json.RawMessage("{}")
 		}
+		if spaced {
+			args = spaceJSON(args)
+		}
 		out[i] = fmt.Sprintf(format, name, args)
 	}
 	return strings.Join(out, between)
+}
+
+// spaceJSON puts a blank after the colons and commas of compact JSON, as
+// Python's json.dumps does.
+func spaceJSON(data []byte) []byte {
+	var compact bytes.Buffer
+	if json.Compact(&compact, data) != nil {
+		return data
+	}
+	var out []byte
+	quoted := false
+	for i, c := range compact.Bytes() {
+		out = append(out, c)
+		switch {
+		case c == '"' && !escaped(compact.Bytes()[:i]):
+			quoted = !quoted
+		case !quoted && (c == ':' || c == ','):
+			out = append(out, ' ')
+		}
+	}
+	return out
+}
+
+// escaped says whether a byte after before is escaped: an odd number of
+// backslashes precedes it.
+func escaped(before []byte) bool {
+	n := len(before) - len(bytes.TrimRight(before, "\\"))
+	return n%2 == 1
 }

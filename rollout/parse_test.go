@@ -85,6 +85,8 @@ func TestFormatCallsReadsBack(t *testing.T) {
 	spaced := ParseTurn(FormatCallsSpaced(calls), false)
 	require.Equal(t, 2, spaced.Calls())
 	require.Empty(t, spaced.Text())
+	require.Equal(t, "<tool_call>\n"+`{"name": "a", "arguments": {"x": "\"a:b,c\\", "y": [1, 2]}}`+"\n</tool_call>",
+		FormatCallsSpaced([]tool.Call{{Name: "a", Arguments: []byte(`{"x":"\"a:b,c\\","y":[1,2]}`)}}))
 }
 
 func FuzzParseTurn(f *testing.F) {

@@ -106,15 +106,15 @@ type Hooks struct {
 	Error func(op string, err error)
 }
 
-// Parts are what a worker is made of. All are required.
+// Parts are what a worker is made of. All but Now are required.
 type Parts struct {
 	Store  replay.Store
 	Source Source
 	Engine Engine
 	Chat   Chat
 	Loop   LoopConfig
-	Base   *model.Model // for Digest and Config; weights are not touched
-	Now    func() time.Time
+	Base   *model.Model     // for Digest and Config; weights are not touched
+	Now    func() time.Time // nil = time.Now
 }
 
 // Worker takes tickets, rolls out their groups, and appends the logs; beside
@@ -314,7 +314,7 @@ func (w *Worker) dispatch(ctx context.Context, spec replay.RunSpec) {
 		for _, t := range tickets {
 			w.start(ctx, t, spec)
 		}
-		if len(tickets) == 0 && w.members() == 0 && w.finished(ctx) {
+		if len(tickets) == 0 && w.finished(ctx) {
 			return
 		}
 	}

@@ -348,3 +348,31 @@ func TestOpenRefuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Identity(NewStore(4)), Identity(s))
 }
+
+func FuzzReadBFCL(f *testing.F) {
+	f.Add([]byte(`{"id":"a","question":[[{"role":"user","content":"q"}]],"function":[{"name":"f","description":"d","parameters":{"type":"dict","properties":{"x":{"type":"array","items":{"type":"dict"}}},"required":["x"]}}]}`),
+		[]byte(`{"f":{"x":[[{"a":[1,""]}]]}}`))
+	f.Fuzz(func(t *testing.T, line, answer []byte) {
+		row, err := readBFCL(line, map[string]json.RawMessage{"a": answer})
+		if err == nil && (!json.Valid(row.spec.Parameters) || row.ref.Match(row.demo[0].Calls) != nil) {
+			t.Fatalf("row %s has no right call", row.id)
+		}
+	})
+}
+
+func FuzzReadGSM(f *testing.F) {
+	f.Add([]byte(`{"question":"a","answer":"1+1=<<1+1=2>>2\n#### 2"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "rows.jsonl")
+		require.NoError(t, os.WriteFile(path, data, 0o600))
+		rows, err := readGSM(path)
+		if err != nil {
+			return
+		}
+		for _, r := range rows {
+			if _, err := r.task("x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
