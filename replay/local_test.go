@@ -316,6 +316,54 @@ func TestDamagedPayloadIsRepaired(t *testing.T) {
 	require.Equal(t, []Record{a, b}, recs)
 }
 
+// TestScrub finds damage that nobody has read yet.
+func TestScrub(t *testing.T) {
+	dir := t.TempDir()
+	o := testOptions()
+	o.Compress = false
+	l := openLocal(t, dir, o)
+	ctx := context.Background()
+	apply(t, l, CreateRunCmd{epoch, testSpec})
+	a, b, c := demoRecord("aa\x00aa", 100), demoRecord("bbbb", 100), demoRecord("cccc", 100)
+	require.NoError(t, l.PutChunk(ctx, 1, []Record{a, b, c}))
+	apply(t, l, AppendItemsCmd{epoch, items(a, b, c)})
+	rep, err := l.Scrub(ctx)
+	require.NoError(t, err)
+	require.Equal(t, ScrubReport{Records: 3}, rep)
+	require.Eventually(t, func() bool { // the index write comes behind
+		txn := l.db.begin()
+		defer txn.Discard()
+		_, ok, err := txnReader{txn: txn}.Get(payloadKey(c.Item.LogID, c.Item.Digest))
+		return err == nil && ok
+	}, 5*time.Second, time.Millisecond)
+
+	f, err := os.OpenFile(filepath.Join(dir, "segments", "0000000000000001.seg"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	raw, err := io.ReadAll(f)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{0xff}, int64(bytes.Index(raw, a.Bytes)+50))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	rep, err = l.Scrub(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []int{2, 1, 1}, []int{rep.Records, rep.Gaps, rep.Lost})
+	missing, err := l.MissingPayloads(10)
+	require.NoError(t, err)
+	require.Equal(t, items(a), missing)
+	require.NoError(t, l.PutChunk(ctx, 1, []Record{a}))
+	rep, err = l.Scrub(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 0, rep.Lost)
+	recs, missing, err := l.ReadRecords(ids(a))
+	require.NoError(t, err)
+	require.Empty(t, missing)
+	require.Equal(t, a, recs[0])
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = l.Scrub(cancelled)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
 // TestLocalDiskFull: appends and blobs are refused with the reason, reads and
 // commits go on, and so do appends when space is back.
 func TestLocalDiskFull(t *testing.T) {

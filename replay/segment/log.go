@@ -52,7 +52,7 @@ type Stats struct {
 	Bytes        uint64 // written, headers included
 	Syncs        uint64
 	TornBytes    int64 // cut from the tail at open
-	CorruptBytes int64 // without a valid record, met at open and by Scrub
+	CorruptBytes int64 // without a valid record, met at open
 	Refused      uint64
 }
 
