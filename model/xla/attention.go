@@ -93,8 +93,8 @@ func attend(l layout, s shape, q, k, v, prompt *Node) (*Node, *attention) {
 	a.o0 = Mul(batchAB(a.e0, a.v0), a.z0)
 
 	a.q1, a.k1, a.v1 = a.memberQ(cut(q, 0, l.P, n)), a.memberK(cut(k, 0, l.P, n)), a.memberK(cut(v, 0, l.P, n))
-	real := LessThan(iotaI32(g, 2, 1, 1, l.P), BroadcastToDims(Reshape(prompt, 1, 1, 1), 1, 1, l.P))
-	sa := masked(batchABt(a.q1, a.k0), real)
+	inPrompt := LessThan(iotaI32(g, 2, 1, 1, l.P), BroadcastToDims(Reshape(prompt, 1, 1, 1), 1, 1, l.P))
+	sa := masked(batchABt(a.q1, a.k0), inPrompt)
 	sb := masked(batchABt(a.byMember(a.q1), a.k1), a.causal(g, l.C))
 	top := Max(rowMax(sa), a.byHead(rowMax(sb)))
 	a.ea, a.eb = a.softmaxOf(sa, top), a.softmaxOf(sb, a.byMember(top))

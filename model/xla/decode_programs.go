@@ -32,7 +32,9 @@ type decodeSpec struct {
 	slots, size int // B and S
 	steps       int // tokens per call at most
 	stops       int // stop ids per row
-	filter      bool
+	// filter adds top-k and top-p. Rows without filters may share the call:
+	// theirs are the same sums, grouped differently by the compiler.
+	filter bool
 }
 
 func (d decodeSpec) String() string {

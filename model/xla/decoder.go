@@ -12,8 +12,9 @@ import (
 )
 
 // cacheSizes are the cache capacities programs are compiled for; the caches
-// grow and shrink with the longest sequence held.
-var cacheSizes = []int{128, 256, 384, 512, 768, 1024, 1536, 2048}
+// grow and shrink with the longest sequence held. Few, because each costs a
+// second or two of compiling per program.
+var cacheSizes = []int{128, 256, 512, 1024, 2048}
 
 // prefillSizes are the row lengths prefill is compiled for; longer rows take
 // several calls.
@@ -63,11 +64,15 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 	return d, nil
 }
 
-// sizeFor is the capacity to hold need positions.
-func (d *decoder) sizeFor(need int) int {
-	most := (d.cfg.MaxLen + 2*prefillSizes[0] - 1) / prefillSizes[0] * prefillSizes[0]
-	return max(min(bucket(need, cacheSizes), most), need)
+// most is the largest capacity: max_len, one spare position, and the padding of
+// the shortest prefill program.
+func (d *decoder) most() int {
+	least := prefillSizes[0]
+	return (d.cfg.MaxLen + 2*least - 1) / least * least
 }
+
+// sizeFor is the capacity to hold need positions.
+func (d *decoder) sizeFor(need int) int { return min(bucket(need, cacheSizes), d.most()) }
 
 func (d *decoder) allocate(size int) error {
 	s := d.b.shape
@@ -277,7 +282,7 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 			if err := d.check(ctx); err != nil {
 				return err
 			}
-			t := prefillChunk(len(tokens))
+			t := prefillChunk(len(tokens), d.most()-d.length[r.Slot])
 			n := min(t, len(tokens))
 			if err := d.prefill(r.Slot, tokens[:n], t); err != nil {
 				return err
@@ -288,15 +293,15 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 	return nil
 }
 
-// prefillChunk picks the program's length for the next of n tokens: the
-// smallest that holds them all if at least half full, else the largest that is
-// filled.
-func prefillChunk(n int) int {
+// prefillChunk picks the program's length for the next of n tokens with room
+// positions left: the smallest that holds them all if at least half full, else
+// the largest that is filled.
+func prefillChunk(n, room int) int {
 	t := prefillSizes[0]
 	for _, s := range prefillSizes {
 		if s <= n {
 			t = s
-		} else if s <= 2*n {
+		} else if s <= 2*n && s <= room {
 			return s
 		}
 	}

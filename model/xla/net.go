@@ -91,18 +91,18 @@ func (n *net) linear(x, w value, lora [numProj]loraPair, first int, widths ...in
 	}
 	rows := xe.dims[0]
 	y := n.dot(xe, nil, []int{1}, w, nil, []int{1})
-	any := false
+	adapted := false
 	delta := make([]value, len(widths))
 	for i, width := range widths {
 		if p := lora[first+i]; p.on() {
-			any = true
+			adapted = true
 			u := n.convert(n.dot(xe, nil, []int{1}, p.a, nil, []int{1}), n.elem)
 			delta[i] = n.dot(u, nil, []int{1}, p.b, nil, []int{1})
 		} else {
 			delta[i] = n.constant("f32", 0, rows, width)
 		}
 	}
-	if any {
+	if adapted {
 		d := delta[0]
 		if len(delta) > 1 {
 			d = n.concat(1, delta...)

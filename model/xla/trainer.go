@@ -345,7 +345,7 @@ func (t *trainer) Backward(ctx context.Context, dLogProbs, dEntropy []float32) e
 	for i := range acc {
 		acc[i] = t.zeros
 	}
-	at, any := 0, false
+	at, some := 0, false
 	for i := range t.passes {
 		p := &t.passes[i]
 		n := len(p.scored)
@@ -354,12 +354,12 @@ func (t *trainer) Backward(ctx context.Context, dLogProbs, dEntropy []float32) e
 		if allZero(a) && allZero(b) {
 			continue
 		}
-		any = true
+		some = true
 		if err := t.backward(ctx, p, a, b, acc); err != nil {
 			return err
 		}
 	}
-	if !any {
+	if !some {
 		return nil
 	}
 	sum := make([]float32, 0, len(t.grad))
