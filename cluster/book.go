@@ -9,7 +9,7 @@ import (
 	"slices"
 	"sync"
 
-	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 )
 
 // removedEpoch marks a node that was taken out of the cluster. It is the newest

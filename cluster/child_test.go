@@ -180,8 +180,13 @@ func TestKill9OfLeaderProcess(t *testing.T) {
 	}
 	st, err := cl.Status(ctx, "r")
 	require.NoError(t, err)
-	items, _, err := cl.Scan(ctx, "r", "audit", "", 100_000)
-	require.NoError(t, err)
+	var items []replay.Item
+	for cursor, more := "", true; more; more = cursor != "" {
+		var page []replay.Item
+		page, cursor, err = cl.Scan(ctx, "r", "audit", cursor, 1<<30)
+		require.NoError(t, err)
+		items = append(items, page...)
+	}
 	require.Len(t, items, st.Appended)
 	seen := make(map[string]bool)
 	for _, it := range items {

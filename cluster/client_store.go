@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
-	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
 	"github.com/skein-rl/skein/replay/blob"
 )
@@ -117,7 +117,7 @@ func (c *Client) Fetch(ctx context.Context, logIDs []string) (out []replay.Recor
 	return out, err
 }
 
-// Scan implements replay.Store.
+// Scan implements replay.Store. A page has at most 4096 items.
 func (c *Client) Scan(ctx context.Context, run, table, cursor string, limit int) ([]replay.Item, string, error) {
 	a, err := unary(ctx, c, "scan run "+run, 0, &pb.ScanRequest{Run: run, Table: table, Cursor: cursor, Limit: int64(limit)},
 		pb.ReplayClient.Scan)

@@ -24,6 +24,7 @@ const (
 	inFlight     = 32 << 20 // payload bytes the leader works on at once
 	replicaQueue = 64 << 20 // payload bytes waiting for one follower
 	maxItems     = 512      // items of one raft entry
+	maxPage      = 4096     // items of one answer to Scan
 )
 
 // Config of a replay node. Dir is required.

@@ -3,7 +3,7 @@ package cluster
 import (
 	"time"
 
-	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
 )
 

@@ -261,6 +261,7 @@ func TestRemoveNode(t *testing.T) {
 	cl := c.dial("op", RoleClient)
 	f := c.follower()
 	id := c.nodes[f].id
+	require.ErrorIs(t, c.dial("w1", RoleWorker).RemoveNode(ctx, id), ErrDenied)
 	require.NoError(t, cl.RemoveNode(ctx, id))
 	require.ErrorIs(t, cl.RemoveNode(ctx, id), replay.ErrNotFound)
 	lead := c.nodes[c.leader()]
@@ -277,6 +278,31 @@ func TestRemoveNode(t *testing.T) {
 	require.ErrorContains(t, err, "taken")
 }
 
+// An operator can't take the majority away by mistake.
+func TestRemoveNodeKeepsAMajority(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 3, func(_ int, conf *Config) { conf.AliveFor = time.Second })
+	ctx := testCtx(t)
+	cl := c.dial("op", RoleClient)
+	dead := c.follower()
+	third := c.nodes[3-dead-c.leader()].id
+	require.NoError(t, c.nodes[dead].Close())
+	eventually(t, "the dead node to be seen", func() bool {
+		s, err := cl.ClusterStatus(ctx)
+		require.NoError(t, err)
+		for _, n := range s.Nodes {
+			if n.ID == c.nodes[dead].id {
+				return !n.Alive
+			}
+		}
+		return false
+	})
+	err := cl.RemoveNode(ctx, third)
+	require.ErrorIs(t, err, replay.ErrInvalid)
+	require.ErrorContains(t, err, "no majority")
+	require.NoError(t, cl.RemoveNode(ctx, c.nodes[dead].id))
+}
+
 func TestLostRaftDirectoryIsNoticed(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, 1)
@@ -285,6 +311,11 @@ func TestLostRaftDirectoryIsNoticed(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(c.dirs[0], dirRaft)))
 	_, err := Open(testCtx(t), testConfig(t, c.dirs[0]))
 	require.ErrorContains(t, err, dirRaft)
+	require.ErrorContains(t, err, "lost")
+	// Nor may the founder start a second group when all of it is gone.
+	require.NoError(t, os.RemoveAll(filepath.Join(c.dirs[0], dirRaft)))
+	require.NoError(t, os.RemoveAll(filepath.Join(c.dirs[0], dirStore)))
+	_, err = Open(testCtx(t), testConfig(t, c.dirs[0]))
 	require.ErrorContains(t, err, "lost")
 }
 

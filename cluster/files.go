@@ -19,6 +19,8 @@ const (
 	fileToken    = "token" // replay nodes only
 	fileAddr     = "addr"
 	fileBook     = "nodes.json"
+	fileFounder  = "founder" // made the cluster: may start a raft group of its own
+	fileMember   = "member"  // was in the raft group: must not start without its log
 	fileLock     = "lock"
 	dirRaft      = "raft"
 	dirSnapshots = "snapshots"

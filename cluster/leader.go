@@ -54,6 +54,11 @@ func (n *Node) rule(ctx context.Context) {
 			return
 		}
 		n.log.Warn("leader can't serve yet", "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 	defer n.ready.Store(0)
 	n.metrics.leads.Set(1)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
 )
 
@@ -81,8 +81,11 @@ func (m *membershipServer) ClusterStatus(_ context.Context, q *pb.ClusterStatusR
 	return clusterStatusTo(m.n.clusterStatus()), nil
 }
 
-// RemoveNode takes a replay node out for good.
+// RemoveNode takes a replay node out for good: an operator's business.
 func (m *membershipServer) RemoveNode(ctx context.Context, q *pb.RemoveNodeRequest) (*pb.Empty, error) {
+	if who := callerOf(ctx); who.role != RoleClient && who.role != RoleReplay {
+		return nil, fmt.Errorf("%w: remove node %q: %s %q may not: use a certificate of role %s", ErrDenied, q.GetId(), who.role, who.id, RoleClient)
+	}
 	return empty(m.n.removeNode(ctx, q.GetId()))
 }
 
@@ -204,6 +207,9 @@ func (n *Node) reconcile(ctx context.Context) {
 		if st.Role != RoleReplay || known[st.ID] || !st.Alive || n.book.removed(st.ID) {
 			continue
 		}
+		if going := n.removing.Load(); going != nil && *going == st.ID {
+			continue
+		}
 		n.log.Info("node joins", "id", st.ID, "addr", st.Addr)
 		n.change(ctx, func() raft.IndexFuture {
 			return n.raft.AddNonvoter(raft.ServerID(st.ID), raft.ServerAddress(st.ID), 0, n.cfg.AppendTimeout)
@@ -236,14 +242,29 @@ func (n *Node) removeNode(ctx context.Context, id string) error {
 	if err := n.mustLead(); err != nil {
 		return err
 	}
+	n.members.Lock()
+	defer n.members.Unlock()
 	if member, _ := n.isMember(id); !member {
 		return fmt.Errorf("%w: node %q is no member", replay.ErrNotFound, id)
 	}
-	if voters, _ := n.servers(); len(voters) == 1 && voters[0] == id {
-		return fmt.Errorf("%w: node %q is the only voter: nothing would be left", replay.ErrInvalid, id)
+	voters, _ := n.servers()
+	left, alive := 0, 0
+	now := time.Now()
+	for _, v := range voters {
+		if v == id {
+			continue
+		}
+		left++
+		if st, ok := n.live.get(v); v == n.id || ok && now.Sub(st.LastSeen) < n.cfg.AliveFor {
+			alive++
+		}
 	}
-	n.members.Lock()
-	defer n.members.Unlock()
+	if alive < left/2+1 {
+		return fmt.Errorf("%w: remove node %q: %d of the other %d voters are alive, no majority would be left: start more first",
+			replay.ErrInvalid, id, alive, left)
+	}
+	n.removing.Store(&id) // its announcements must not bring it back
+	defer n.removing.Store(nil)
 	if err := n.await(ctx, n.raft.RemoveServer(raft.ServerID(id), 0, n.cfg.AppendTimeout)); err != nil {
 		return err
 	}

@@ -12,12 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 )
-
-// fileFounder marks the directory of the node that made the cluster: only it
-// may start a raft group of its own.
-const fileFounder = "founder"
 
 // identify loads the node's certificate, or on the first start makes a cluster
 // or joins one.
@@ -132,6 +128,11 @@ func (n *Node) announce() {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
+		if n.raft.LastIndex() > 0 {
+			if err := n.markMember(); err != nil {
+				n.log.Warn("membership not marked", "err", err)
+			}
+		}
 		n.announceAll(every)
 		select {
 		case <-n.ctx.Done():

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
-	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
 )
 

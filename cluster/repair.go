@@ -11,7 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
 )
 

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	pb "github.com/skein-rl/skein/proto/skein/cluster/v1"
+	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
 )
 

@@ -149,12 +149,13 @@ func (s *nodeStore) Fetch(ctx context.Context, logIDs []string) ([]replay.Record
 	return s.n.repairs.read(ctx, logIDs)
 }
 
-// Scan implements replay.Store.
+// Scan implements replay.Store. A page has at most maxPage items, whatever the
+// limit.
 func (s *nodeStore) Scan(ctx context.Context, run, table, cursor string, limit int) (items []replay.Item, next string, err error) {
 	ctx, cancel := bounded(ctx, 0)
 	defer cancel()
 	err = s.n.view(ctx, func(kv replay.Reader) (err error) {
-		items, next, err = replay.ScanItems(kv, run, table, cursor, limit)
+		items, next, err = replay.ScanItems(kv, run, table, cursor, min(limit, maxPage))
 		return err
 	})
 	return items, next, err

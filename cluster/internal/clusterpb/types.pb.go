@@ -8,7 +8,7 @@
 // for field; that file says what each means. Times are nanoseconds since the
 // Unix epoch (0 = unknown), durations are nanoseconds.
 
-package clusterv1
+package clusterpb
 
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -1524,7 +1524,7 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"meanReward\x12\x18\n" +
 	"\asuccess\x18\x05 \x01(\x01R\asuccess\x12,\n" +
 	"\x05items\x18\x06 \x03(\v2\x16.skein.cluster.v1.ItemR\x05items\x12\x16\n" +
-	"\x06scored\x18\a \x01(\x03R\x06scoredB<Z:github.com/skein-rl/skein/proto/skein/cluster/v1;clusterv1b\x06proto3"
+	"\x06scored\x18\a \x01(\x03R\x06scoredB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
 	file_skein_cluster_v1_types_proto_rawDescOnce sync.Once

@@ -4,7 +4,7 @@
 // 	protoc        v3.21.12
 // source: skein/cluster/v1/node.proto
 
-package clusterv1
+package clusterpb
 
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -1084,7 +1084,7 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\tReplicate\x12\".skein.cluster.v1.ReplicateRequest\x1a#.skein.cluster.v1.ReplicateResponse(\x010\x01\x12H\n" +
 	"\x04Pull\x12\x1d.skein.cluster.v1.PullRequest\x1a\x1f.skein.cluster.v1.FetchResponse0\x01\x12L\n" +
 	"\bPushBlob\x12\x1b.skein.cluster.v1.BlobChunk\x1a!.skein.cluster.v1.PutBlobResponse(\x01\x12K\n" +
-	"\bPullBlob\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x01B<Z:github.com/skein-rl/skein/proto/skein/cluster/v1;clusterv1b\x06proto3"
+	"\bPullBlob\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x01B@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
 	file_skein_cluster_v1_node_proto_rawDescOnce sync.Once

@@ -4,7 +4,7 @@
 // - protoc             v3.21.12
 // source: skein/cluster/v1/node.proto
 
-package clusterv1
+package clusterpb
 
 import (
 	context "context"

@@ -4,7 +4,7 @@
 // 	protoc        v3.21.12
 // source: skein/cluster/v1/replay.proto
 
-package clusterv1
+package clusterpb
 
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
@@ -1389,7 +1389,7 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\aGetBlob\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x01\x12E\n" +
 	"\vRequestEval\x12\x1d.skein.cluster.v1.EvalRequest\x1a\x17.skein.cluster.v1.Empty\x12O\n" +
 	"\n" +
-	"EvalStatus\x12#.skein.cluster.v1.EvalStatusRequest\x1a\x1c.skein.cluster.v1.EvalStatusB<Z:github.com/skein-rl/skein/proto/skein/cluster/v1;clusterv1b\x06proto3"
+	"EvalStatus\x12#.skein.cluster.v1.EvalStatusRequest\x1a\x1c.skein.cluster.v1.EvalStatusB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
 	file_skein_cluster_v1_replay_proto_rawDescOnce sync.Once
