@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"path/filepath"
 	"time"
 
 	"github.com/skein-rl/skein/learner"
 	"github.com/skein-rl/skein/model"
-	"github.com/skein-rl/skein/project/supervised"
 	"github.com/skein-rl/skein/replay"
-	"github.com/skein-rl/skein/rollout"
 	"github.com/skein-rl/skein/rollout/task"
 )
 
@@ -25,6 +22,20 @@ func (p *parts) identity(run string) learner.Identity {
 	}
 }
 
+// spec is how the run is registered.
+func (p *parts) spec() (replay.RunSpec, error) {
+	text, err := p.cfg.YAML()
+	return replay.RunSpec{
+		Run: p.cfg.Run, Config: text,
+		GroupSize:     uint32(p.cfg.Training.NumGenerations),
+		GroupsPerStep: uint32(p.cfg.Training.GroupsPerStep),
+		MaxStaleness:  p.cfg.Training.MaxStaleness,
+		TicketTTL:     p.cfg.Rollout.GroupTimeout,
+		MaxAttempts:   p.cfg.Rollout.MaxAttempts,
+		BaseDigest:    p.model.Digest,
+	}, err
+}
+
 // ensureRun makes the run exist in the store, warming its start adapter up
 // first when the configuration asks for it. Calling it again, from anywhere,
 // finds the run.
@@ -33,26 +44,13 @@ func (p *parts) ensureRun(ctx context.Context, st replay.Store, dir string, log 
 	if err == nil || !errors.Is(err, replay.ErrNotFound) {
 		return err
 	}
-	text, err := p.cfg.YAML()
+	spec, err := p.spec()
 	if err != nil {
 		return err
 	}
-	spec := replay.RunSpec{
-		Run: p.cfg.Run, Config: text,
-		GroupSize:     uint32(p.cfg.Training.NumGenerations),
-		GroupsPerStep: uint32(p.cfg.Training.GroupsPerStep),
-		MaxStaleness:  p.cfg.Training.MaxStaleness,
-		TicketTTL:     p.cfg.Rollout.GroupTimeout,
-		MaxAttempts:   p.cfg.Rollout.MaxAttempts,
-		BaseDigest:    p.model.Digest,
-	}
 	if p.cfg.Warmup.Examples > 0 {
-		a, err := p.warmUp(ctx, filepath.Join(dir, "warmup"), log, progress)
-		if err != nil {
+		if spec.StartAdapter, err = p.warmStart(ctx, st, dir, log, progress); err != nil {
 			return fmt.Errorf("project: warm-up: %w", err)
-		}
-		if spec.StartAdapter, err = st.PutBlob(ctx, a.Encode()); err != nil {
-			return fmt.Errorf("project: storing the start adapter: %w", err)
 		}
 	}
 	if err := st.CreateRun(ctx, spec); err != nil {
@@ -151,82 +149,4 @@ func finished(ctx context.Context, st replay.Store, c Config) (bool, error) {
 	}
 	e, err := st.EvalStatus(ctx, c.Run, s.Latest.Version)
 	return err == nil && e.Done == e.Requested, err
-}
-
-// demoRows turns the first n demonstrations of the source into SFT rows.
-func (p *parts) demoRows(ctx context.Context, n int) ([]learner.SFTRow, error) {
-	// The embedded model writes calls without blanks, as its own recipe does;
-	// models of the field write them as Python's json module would.
-	format := rollout.FormatCallsSpaced
-	if p.model.Name == EmbeddedTiny {
-		format = rollout.FormatCalls
-	}
-	var rows []learner.SFTRow
-	for i := range uint64(n) {
-		t, err := p.source.Train(i)
-		if err != nil {
-			return nil, err
-		}
-		if len(t.Demo) == 0 {
-			return nil, fmt.Errorf("task source %s has no demonstrations (task %s): set warmup.examples to 0", p.source.Name(), t.ID)
-		}
-		messages, err := task.Converse(ctx, t, t.Demo, format)
-		if err != nil {
-			return nil, err
-		}
-		row, err := supervised.Row(p.chat, t, messages)
-		if err != nil {
-			return nil, err
-		}
-		if len(row.Prompt)+len(row.Tokens) <= p.cfg.Rollout.MaxLen {
-			rows = append(rows, row)
-		}
-	}
-	if len(rows) == 0 {
-		return nil, fmt.Errorf("no demonstration of %s fits into rollout.max_len %d: raise it", p.source.Name(), p.cfg.Rollout.MaxLen)
-	}
-	return rows, nil
-}
-
-// warmUp trains a fresh adapter on demonstrations. It resumes from dir.
-func (p *parts) warmUp(ctx context.Context, dir string, log *slog.Logger, progress io.Writer) (*model.Adapter, error) {
-	rows, err := p.demoRows(ctx, p.cfg.Warmup.Examples)
-	if err != nil {
-		return nil, err
-	}
-	a, err := model.NewAdapter(p.model.Config, p.cfg.LoRA, p.model.Digest, p.cfg.Training.Seed)
-	if err != nil {
-		return nil, err
-	}
-	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: p.cfg.LoRA})
-	if err != nil {
-		return nil, err
-	}
-	defer tr.Close()
-	sc := learner.DefaultSFTConfig()
-	sc.LearningRate, sc.NumTrainEpochs, sc.BatchTokens = p.cfg.Warmup.LearningRate, p.cfg.Warmup.Epochs, p.cfg.Warmup.BatchTokens
-	sc.LRSchedulerType, sc.Seed, sc.TokenBudget = "cosine", p.cfg.Training.Seed, p.cfg.Training.TokenBudget
-	ident := p.identity(p.cfg.Run + "/warmup")
-	ident.Dataset = learner.SFTDataset(p.source.Name()+" demonstrations", rows)
-	l, err := learner.New(sc, ident, tr, a.Params)
-	if err != nil {
-		return nil, err
-	}
-	ck, err := learner.LoadLatest(dir, func(err error) { log.Warn("warm-up checkpoint", "error", err) })
-	if err == nil && ck != nil {
-		err = l.Restore(ck)
-	}
-	if err != nil {
-		return nil, err
-	}
-	err = learner.RunSFT(ctx, l, rows, learner.SFTOptions{Dir: dir, SaveEvery: 20, Progress: func(s learner.SFTProgress) error {
-		if s.Step%5 == 0 || s.Step == s.Steps {
-			fmt.Fprintf(progress, "warm-up %3d/%-3d loss %.4f  %d tokens  %s\n", s.Step, s.Steps, s.Loss, s.Tokens, s.Elapsed.Round(time.Second))
-		}
-		return nil
-	}})
-	if err != nil {
-		return nil, err
-	}
-	return l.Adapter(), nil
 }

@@ -50,7 +50,7 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 		return Summary{}, err
 	}
 	st := node.Store()
-	if err := p.ensureRun(ctx, st, opt.Dir, opt.Log, opt.Progress); err != nil {
+	if err := p.prepareLocal(ctx, st, opt); err != nil {
 		return Summary{}, err
 	}
 	runErr := playRoles(ctx, p, st, opt)
@@ -64,6 +64,50 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 	sum.Model, sum.Backend, sum.Task = c.Model, p.backend.Name(), c.Task.Name
 	sum.Seconds, sum.PeakRSSMB = time.Since(began).Seconds(), peakRSSMB(os.Getpid())
 	return sum, errors.Join(runErr, writeOutcome(opt.Dir, sum, c))
+}
+
+// prepareLocal makes the run exist. During a warm-up a worker of this process
+// evaluates the base model.
+func (p *parts) prepareLocal(ctx context.Context, st replay.Store, opt LocalOptions) error {
+	if p.cfg.Warmup.Examples == 0 || p.cfg.Eval.Tasks == 0 {
+		return p.ensureRun(ctx, st, opt.Dir, opt.Log, opt.Progress)
+	}
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	worked := make(chan error, 1)
+	go func() {
+		if err := awaitRun(working, st, BaseRun(p.cfg.Run), p.cfg.Run); err != nil {
+			worked <- err
+			return
+		}
+		base := *p
+		base.cfg.Run = BaseRun(p.cfg.Run)
+		worked <- base.work(working, st, "worker", opt.Log, nil)
+	}()
+	err := p.ensureRun(ctx, st, opt.Dir, opt.Log, opt.Progress)
+	stop()
+	if werr := <-worked; err == nil && werr != nil && !errors.Is(werr, context.Canceled) {
+		err = werr
+	}
+	return err
+}
+
+// awaitRun returns when any of the runs exists.
+func awaitRun(ctx context.Context, st replay.Store, runs ...string) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		for _, r := range runs {
+			if _, err := st.Status(ctx, r); err == nil {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
 }
 
 // localNode is the store of a single process, under the run's folder.
@@ -81,7 +125,7 @@ func playRoles(ctx context.Context, p *parts, st replay.Store, opt LocalOptions)
 	defer sys.Close()
 	watching, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { watch(watching, st, p.cfg.Run, p.cfg.Training.MaxSteps, opt.Progress, nil) })
+	wg.Go(func() { watch(watching, st, p.cfg.Run, p.cfg.Training.MaxSteps, opt.Progress, nil, nil) })
 	defer wg.Wait()
 	defer stop()
 

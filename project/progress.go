@@ -17,7 +17,7 @@ type health func(ctx context.Context) string
 // watch prints a line for every committed step, and every quiet interval a
 // line about what the run is waiting for, until ctx ends. It only reads, so it
 // can never stop training.
-func watch(ctx context.Context, st replay.Store, run string, maxSteps int, out io.Writer, nodes health) {
+func watch(ctx context.Context, st replay.Store, run string, maxSteps int, out io.Writer, nodes health, preparing func() string) {
 	const poll, quiet = 500 * time.Millisecond, 10 * time.Second
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
@@ -37,6 +37,9 @@ func watch(ctx context.Context, st replay.Store, run string, maxSteps int, out i
 				tail = nodes(call)
 			}
 			if len(lines) == 0 {
+				if w.missing && preparing != nil {
+					idle = "preparing the run: " + preparing()
+				}
 				lines = []string{idle}
 			}
 			for _, l := range lines {
@@ -53,11 +56,13 @@ type watcher struct {
 	step    uint64
 	heldout map[uint64]bool
 	success string
+	missing bool // the run does not exist yet
 }
 
 // poll returns lines for news, and a line for when there is none.
 func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxSteps int) (news []string, idle string) {
 	status, err := st.Status(ctx, run)
+	w.missing = errors.Is(err, replay.ErrNotFound)
 	if err != nil {
 		return nil, fmt.Sprintf("waiting for the run: %v", err)
 	}

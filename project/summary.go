@@ -29,9 +29,12 @@ type Summary struct {
 	// under the first and the last evaluated policy version.
 	HeldoutBefore float64 `json:"heldout_before"`
 	HeldoutAfter  float64 `json:"heldout_after"`
-	HeldoutTasks  int     `json:"heldout_tasks"`
-	HeldoutFailed int     `json:"heldout_failed"` // evaluations that broke, not counted as wrong
-	Seconds       float64 `json:"seconds"`
+	// HeldoutBase is the base model's, for a run with a supervised warm-up, whose
+	// HeldoutBefore is already the warmed-up model's.
+	HeldoutBase   *float64 `json:"heldout_base,omitempty"`
+	HeldoutTasks  int      `json:"heldout_tasks"`
+	HeldoutFailed int      `json:"heldout_failed"` // evaluations that broke, not counted as wrong
+	Seconds       float64  `json:"seconds"`
 	// PeakRSSMB is the peak resident memory in MiB: of this process in a
 	// single-process run, the sum over all processes in a local cluster.
 	PeakRSSMB float64     `json:"peak_rss_mb"`
@@ -87,6 +90,9 @@ func Summarize(ctx context.Context, st replay.Store, run string) (Summary, error
 		s.HeldoutBefore, s.HeldoutAfter = s.Evals[0].Success, s.Evals[n-1].Success
 		s.HeldoutTasks, s.HeldoutFailed = s.Evals[n-1].Done, s.Evals[n-1].Failed
 	}
+	if e, err := st.EvalStatus(ctx, BaseRun(run), 0); err == nil && e.Requested > 0 && e.Done == e.Requested {
+		s.HeldoutBase = &e.Success
+	}
 	return s, nil
 }
 
@@ -135,7 +141,11 @@ func (s Summary) Table() string {
 	row := func(name string, before, after float64) string {
 		return fmt.Sprintf("  %-28s %8.3f %8.3f  %+8.3f\n", name, before, after, after-before)
 	}
-	return fmt.Sprintf("  %-28s %8s %8s  %8s\n", "", "before", "after", "change") +
+	warmup := ""
+	if s.HeldoutBase != nil {
+		warmup = row("held-out success of warm-up", *s.HeldoutBase, s.HeldoutBefore)
+	}
+	return fmt.Sprintf("  %-28s %8s %8s  %8s\n", "", "before", "after", "change") + warmup +
 		row(fmt.Sprintf("held-out success (%d tasks)", s.HeldoutTasks), s.HeldoutBefore, s.HeldoutAfter) +
 		row(fmt.Sprintf("training reward (%d steps)", s.Window), s.RewardFirst, s.RewardLast) +
 		fmt.Sprintf("  %d steps of %s on %s (%s) in %s, peak memory %.0f MB\n", s.Steps, s.Model, s.Task, s.Backend,

@@ -60,7 +60,7 @@ func Up(ctx context.Context, c Config, o UpOptions) (Summary, error) {
 	defer st.Close()
 	watching, stopWatching := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { watch(watching, st, c.Run, c.Training.MaxSteps, o.Progress, u.health(st)) })
+	wg.Go(func() { watch(watching, st, c.Run, c.Training.MaxSteps, o.Progress, u.health(st), u.preparing) })
 	runErr := u.await(ctx, st)
 	stopWatching()
 	wg.Wait()
@@ -279,6 +279,13 @@ func (f *fleet) health(st *Store) health {
 		}
 		return text + fmt.Sprintf(", leader %s, %.0f tok/s sampled", cs.Leader, rate)
 	}
+}
+
+// preparing is the learner's last word, while it warms the run up.
+func (f *fleet) preparing() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.procs[len(f.procs)-1].tail(1)
 }
 
 func (f *fleet) peakMB() float64 {
