@@ -23,6 +23,11 @@ func (s *supervisor) HandleFailure(_ *actor.ActorSystem, sup actor.Supervisor, c
 	if f, ok := reason.(failure); ok {
 		err = f.err
 	}
+	if isPermanent(err) {
+		s.sys.log.Error("role gave up: a restart would not help", "role", s.name, "error", err)
+		sup.StopChildren(child)
+		return
+	}
 	rs.Fail()
 	n := rs.FailureCount()
 	if s.restart.Within > 0 {

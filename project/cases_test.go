@@ -8,10 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/skein-rl/skein/actors"
+	"github.com/skein-rl/skein/learner"
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/replay"
 )
@@ -136,4 +140,37 @@ func TestCaseResumeIdentityCoversTheDataset(t *testing.T) {
 	require.Equal(t, digest, again)
 	_, other := identity(map[string]string{"seed": "1"})
 	require.NotEqual(t, digest, other)
+}
+
+// cases/training.tsv empty-batch: "later the opposite (stall forever) was
+// chosen": the learner's bounds end a single-process run with their error; they
+// are not reset by a restart. What a restart can cure is restarted.
+func TestCaseEmptyBatchEndsTheRun(t *testing.T) {
+	for verdict, restarted := range map[error]bool{
+		learner.ErrIdle: false, learner.ErrTooManyEmpty: false, learner.ErrDiverged: false, replay.ErrUnavailable: true,
+	} {
+		sys := actors.NewSystem(slog.New(slog.DiscardHandler))
+		var runs atomic.Int32
+		h, err := sys.Spawn(soleLearner(func(context.Context) error {
+			if runs.Add(1) > 1 {
+				return nil
+			}
+			return fmt.Errorf("%w: failed=4 (tool=4)", verdict)
+		}), actors.Restart{Max: 3, Within: time.Minute, Backoff: time.Millisecond})
+		require.NoError(t, err)
+		select {
+		case <-h.Done():
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%v: the learner did not end", verdict)
+		}
+		if restarted {
+			require.NoError(t, h.Err())
+			require.EqualValues(t, 2, runs.Load())
+		} else {
+			require.ErrorIs(t, h.Err(), verdict)
+			require.ErrorContains(t, h.Err(), "failed=4 (tool=4)")
+			require.EqualValues(t, 1, runs.Load(), "%v was restarted", verdict)
+		}
+		require.NoError(t, sys.Close())
+	}
 }
