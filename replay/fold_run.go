@@ -54,6 +54,9 @@ func (s RunSpec) Validate() error {
 	if !utf8.ValidString(s.BaseDigest) || len(s.BaseDigest) > maxID {
 		add("BaseDigest %q: want UTF-8 of at most %d bytes", cut(s.BaseDigest, 40), maxID)
 	}
+	if !utf8.ValidString(s.StartAdapter) || len(s.StartAdapter) > maxID {
+		add("StartAdapter %q: want UTF-8 of at most %d bytes", cut(s.StartAdapter, 40), maxID)
+	}
 	if len(errs) == 0 {
 		return nil
 	}
@@ -103,7 +106,7 @@ func (f *fold) createRun(spec RunSpec) error {
 	return firstError(
 		f.put(runKey(spec.Run), &pb.RunState{Spec: rules}),
 		f.kv.Set(configKey(spec.Run), spec.Config),
-		f.put(policyKey(spec.Run, 0), &pb.Policy{Run: spec.Run}),
+		f.put(policyKey(spec.Run, 0), &pb.Policy{Run: spec.Run, Adapter: spec.StartAdapter}),
 	)
 }
 
@@ -123,6 +126,8 @@ func specDiff(have, want RunSpec) string {
 		return diff("MaxAttempts", have.MaxAttempts, want.MaxAttempts)
 	case have.BaseDigest != want.BaseDigest:
 		return diff("BaseDigest", have.BaseDigest, want.BaseDigest)
+	case have.StartAdapter != want.StartAdapter:
+		return diff("StartAdapter", have.StartAdapter, want.StartAdapter)
 	case !bytes.Equal(have.Config, want.Config):
 		return fmt.Sprintf("Config (%d bytes there, %d here) differs", len(have.Config), len(want.Config))
 	}

@@ -257,33 +257,47 @@ func NextExpiry(kv Reader) (int64, error) {
 // the live set of blob collection.
 func Blobs(kv Reader) (map[string]bool, error) {
 	live := map[string]bool{}
-	err := eachBlob(kv, func(d string) { live[d] = true })
-	var bad error
-	err = errors.Join(err, kv.Iterate(newKey('r'), nil, func(_, v []byte) bool {
-		m := new(pb.RunState)
-		bad = proto.Unmarshal(v, m)
-		live[m.GetSpec().GetBaseDigest()] = true
-		return bad == nil
-	}))
+	err := errors.Join(
+		eachBlob(kv, func(d string) { live[d] = true }),
+		eachSpec(kv, func(s *pb.RunSpec) { live[s.GetBaseDigest()] = true }),
+	)
 	delete(live, "")
-	return live, errors.Join(err, bad)
+	return live, err
 }
 
-// eachBlob calls fn for the adapters and checkpoints of all steps, once each.
+// eachBlob calls fn for the start adapters of all runs and the adapters and
+// checkpoints of all steps, once each.
 func eachBlob(kv Reader, fn func(digest string)) error {
 	seen := map[string]bool{"": true}
+	once := func(digest string) {
+		if !seen[digest] {
+			seen[digest] = true
+			fn(digest)
+		}
+	}
 	var bad error
 	err := kv.Iterate(newKey('d'), nil, func(_, v []byte) bool {
 		m := new(pb.StepRecord)
 		if bad = proto.Unmarshal(v, m); bad != nil {
 			return false
 		}
-		for _, d := range []string{m.PrevCheckpoint, m.Checkpoint, m.Adapter} {
-			if !seen[d] {
-				seen[d] = true
-				fn(d)
-			}
+		once(m.PrevCheckpoint)
+		once(m.Checkpoint)
+		once(m.Adapter)
+		return true
+	})
+	return errors.Join(err, bad, eachSpec(kv, func(s *pb.RunSpec) { once(s.GetStartAdapter()) }))
+}
+
+// eachSpec calls fn with the spec of every run, without its configuration.
+func eachSpec(kv Reader, fn func(*pb.RunSpec)) error {
+	var bad error
+	err := kv.Iterate(newKey('r'), nil, func(_, v []byte) bool {
+		m := new(pb.RunState)
+		if bad = proto.Unmarshal(v, m); bad != nil {
+			return false
 		}
+		fn(m.GetSpec())
 		return true
 	})
 	return errors.Join(err, bad)

@@ -529,6 +529,7 @@ type RunSpec struct {
 	TicketTtl     int64                  `protobuf:"varint,6,opt,name=ticket_ttl,json=ticketTtl,proto3" json:"ticket_ttl,omitempty"`
 	MaxAttempts   uint32                 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	BaseDigest    string                 `protobuf:"bytes,8,opt,name=base_digest,json=baseDigest,proto3" json:"base_digest,omitempty"`
+	StartAdapter  string                 `protobuf:"bytes,9,opt,name=start_adapter,json=startAdapter,proto3" json:"start_adapter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -615,6 +616,13 @@ func (x *RunSpec) GetMaxAttempts() uint32 {
 func (x *RunSpec) GetBaseDigest() string {
 	if x != nil {
 		return x.BaseDigest
+	}
+	return ""
+}
+
+func (x *RunSpec) GetStartAdapter() string {
+	if x != nil {
+		return x.StartAdapter
 	}
 	return ""
 }
@@ -2938,7 +2946,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x04seed\x18\t \x01(\x04R\x04seed\x12\x18\n" +
 	"\aexpires\x18\n" +
 	" \x01(\x03R\aexpires\x12\x12\n" +
-	"\x04done\x18\v \x03(\rR\x04done\"\x82\x02\n" +
+	"\x04done\x18\v \x03(\rR\x04done\"\xa7\x02\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -2950,7 +2958,8 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"ticket_ttl\x18\x06 \x01(\x03R\tticketTtl\x12!\n" +
 	"\fmax_attempts\x18\a \x01(\rR\vmaxAttempts\x12\x1f\n" +
 	"\vbase_digest\x18\b \x01(\tR\n" +
-	"baseDigest\"2\n" +
+	"baseDigest\x12#\n" +
+	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\"2\n" +
 	"\x06Metric\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value\"\xc7\x02\n" +
