@@ -36,7 +36,8 @@ var bans = []ban{
 // and the siblings listed in siblings.
 var layers = map[string]int{
 	"eventlog": 0, "internal": 0,
-	"replay": 1, "model": 1, "agent": 1, "reward": 1,
+	"recipes": 0, // embedded files only
+	"replay":  1, "model": 1, "agent": 1, "reward": 1,
 	"rollout": 2, "learner": 2,
 	"cluster": 3, "actors": 3, "project": 3,
 	"cmd": 4, "bench": 4, "examples": 4,
