@@ -35,9 +35,8 @@ var bans = []ban{
 // layers of DESIGN.md, lowest first. A room imports only lower layers, itself,
 // and the siblings listed in siblings.
 var layers = map[string]int{
-	"eventlog": 0, "internal": 0,
-	"recipes": 0, // embedded files only
-	"replay":  1, "model": 1, "agent": 1, "reward": 1,
+	"eventlog": 0, "internal": 0, "recipes": 0, // recipes: embedded files only
+	"replay": 1, "model": 1, "agent": 1, "reward": 1,
 	"rollout": 2, "learner": 2,
 	"cluster": 3, "actors": 3, "project": 3,
 	"cmd": 4, "bench": 4, "examples": 4,
