@@ -429,6 +429,7 @@ func TestSpecValidate(t *testing.T) {
 		"TicketTTL":     func(r *RunSpec) { r.TicketTTL++ },
 		"MaxAttempts":   func(r *RunSpec) { r.MaxAttempts++ },
 		"BaseDigest":    func(r *RunSpec) { r.BaseDigest = "x" },
+		"StartAdapter":  func(r *RunSpec) { r.StartAdapter = "x" },
 		"Config":        func(r *RunSpec) { r.Config = []byte("x") },
 	} {
 		spec := base
