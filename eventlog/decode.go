@@ -7,7 +7,6 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
 	pb "github.com/skein-rl/skein/eventlog/internal/eventlogpb"
 )
@@ -27,7 +26,7 @@ func Decode(data []byte) (*Log, error) {
 	}
 	var m pb.Log
 	if err := proto.Unmarshal(body, &m); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrCorrupt, err)
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	l, err := fromProto(&m)
 	if err != nil {
@@ -46,11 +45,11 @@ func checkCounts(body []byte) error {
 	for len(body) > 0 {
 		num, typ, n := protowire.ConsumeTag(body)
 		if n < 0 {
-			return fmt.Errorf("%w: %v", ErrCorrupt, protowire.ParseError(n))
+			return fmt.Errorf("%w: %w", ErrCorrupt, protowire.ParseError(n))
 		}
 		body = body[n:]
 		if n = protowire.ConsumeFieldValue(num, typ, body); n < 0 {
-			return fmt.Errorf("%w: field %d: %v", ErrCorrupt, num, protowire.ParseError(n))
+			return fmt.Errorf("%w: field %d: %w", ErrCorrupt, num, protowire.ParseError(n))
 		}
 		body = body[n:]
 		switch num {
@@ -137,7 +136,7 @@ func eventFromProto(e *Event, w *pb.Event) error {
 		Start: fromNanos(w.StartNs), End: fromNanos(w.EndNs), Partial: w.Partial,
 	}
 	if e.Payload, err = decodePayload(w.Payload); err != nil {
-		return fmt.Errorf("%w: %v", ErrCorrupt, err)
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	if w.Span == nil {
 		return nil
@@ -232,7 +231,7 @@ func (b *Branch) addRun(r Run) {
 func known(what string, m proto.Message) error {
 	if u := m.ProtoReflect().GetUnknown(); len(u) > 0 {
 		num, _, _ := protowire.ConsumeTag(u)
-		return fmt.Errorf("%w: %s has a field %d that version %d does not know", ErrCorrupt, what, protoreflect.FieldNumber(num), Version)
+		return fmt.Errorf("%w: %s has a field %d that version %d does not know", ErrCorrupt, what, num, Version)
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skein-rl/skein/actors"
 	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/learner"
 	"github.com/skein-rl/skein/replay"
 )
@@ -114,8 +115,22 @@ func awaitRun(ctx context.Context, st replay.Store, runs ...string) error {
 func localNode(dir string, log *slog.Logger) cluster.Config {
 	cfg := cluster.DefaultConfig(filepath.Join(dir, "node"))
 	cfg.Heartbeat = 0 // its own default for one node
+	cfg.Store.Verify = verifyLog
 	cfg.Logger = log
 	return cfg
+}
+
+// verifyLog refuses bytes that are not the EventLog their item describes, at
+// every replica, before they are stored.
+func verifyLog(it replay.Item, data []byte) error {
+	l, err := eventlog.Decode(data)
+	if err != nil {
+		return err
+	}
+	if d := l.Digest(); d != it.Digest {
+		return fmt.Errorf("project: log %s has digest %s, its item says %s", it.LogID, d, it.Digest)
+	}
+	return nil
 }
 
 // playRoles runs worker, learner and scheduler as supervised actors until the

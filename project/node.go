@@ -132,6 +132,7 @@ func awaitRoles(ctx context.Context, handles []*actors.Handle) error {
 // its address to up.
 func serveReplay(ctx context.Context, o NodeOptions, up chan<- string) error {
 	cfg := cluster.DefaultConfig(filepath.Join(o.Dir, "replay"))
+	cfg.Store.Verify = verifyLog
 	cfg.ID, cfg.Listen, cfg.Join, cfg.Token, cfg.Version, cfg.Logger = o.ID, o.Listen, o.Join, o.Token, o.Version, o.Log
 	node, err := cluster.Open(ctx, cfg)
 	if err != nil {

@@ -75,7 +75,7 @@ func (p *Proc) supervise(ctx context.Context) error {
 		began := time.Now()
 		err := p.once(ctx)
 		if ctx.Err() != nil || err == nil {
-			return nil
+			return nil //nolint:nilerr // asked to stop: how it went is in its log
 		}
 		if quick++; time.Since(began) > quickEnd {
 			quick = 0

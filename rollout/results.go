@@ -162,15 +162,10 @@ func splitResults(chat Chat, d delta, fresh []int32, span eventlog.Span, message
 	ends := make([]int, len(messages))
 	limit := len(text)
 	for i := len(messages) - 1; i >= 0; i-- {
-		at := strings.LastIndex(text[:limit], messages[i].Content)
-		if at < 0 {
-			at = limit
-		} else {
-			ends[i] = at + len(messages[i].Content)
-			limit = at
-			continue
-		}
 		ends[i] = limit
+		if at := strings.LastIndex(text[:limit], messages[i].Content); at >= 0 {
+			ends[i], limit = at+len(messages[i].Content), at
+		}
 	}
 	for i := range ends {
 		ends[i] = max(0, ends[i]-skip)

@@ -151,7 +151,7 @@ func Bounded[T any](ctx context.Context, limit time.Duration, f func(context.Con
 	}
 	if res.err != nil {
 		if errors.Is(res.err, context.DeadlineExceeded) || errors.Is(res.err, context.Canceled) {
-			if cause := context.Cause(callCtx); cause != nil && cause != context.Canceled {
+			if cause := context.Cause(callCtx); cause != nil && !errors.Is(cause, context.Canceled) {
 				return zero, cause
 			}
 		}

@@ -214,7 +214,7 @@ func (c *Client) attempt(ctx context.Context, url, part, name string, size int64
 			have += int64(n)
 			progress(name, have, size)
 		}
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
