@@ -37,6 +37,16 @@ type Config struct {
 	Warmup   WarmupConfig     `yaml:"warmup"`
 	Rollout  RolloutConfig    `yaml:"rollout"`
 	Eval     EvalConfig       `yaml:"eval"`
+	Limits   LimitsConfig     `yaml:"limits"`
+}
+
+// LimitsConfig says when a run that makes no progress ends with an error
+// instead of waiting on.
+type LimitsConfig struct {
+	// MaxIdle is how long the learner waits for a complete group.
+	MaxIdle time.Duration `yaml:"max_idle"`
+	// MaxEmpty is how many batches in a row may hold nothing to train.
+	MaxEmpty int `yaml:"max_empty"`
 }
 
 // TaskConfig picks the task source.
@@ -97,7 +107,8 @@ func DefaultConfig() Config {
 			ToolTimeout: 10 * time.Second, TurnTimeout: 2 * time.Minute, RolloutTimeout: 5 * time.Minute,
 			GroupTimeout: 10 * time.Minute, MaxAttempts: 3,
 		},
-		Eval: EvalConfig{Every: 5, Tasks: 64},
+		Eval:   EvalConfig{Every: 5, Tasks: 64},
+		Limits: LimitsConfig{MaxIdle: 15 * time.Minute, MaxEmpty: 10},
 	}
 }
 
@@ -184,6 +195,12 @@ func (c Config) Validate() error {
 	}
 	if c.Eval.Tasks < 0 || c.Eval.Every < 0 {
 		bad("eval", fmt.Sprintf("every %d, tasks %d", c.Eval.Every, c.Eval.Tasks), "use 0 to switch evaluation off")
+	}
+	if c.Limits.MaxIdle <= 0 {
+		bad("limits.max_idle", c.Limits.MaxIdle, "nothing may wait without a deadline: use a positive duration such as 15m")
+	}
+	if c.Limits.MaxEmpty < 1 {
+		bad("limits.max_empty", c.Limits.MaxEmpty, "allow at least one empty batch before giving up")
 	}
 	if err := c.Training.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("training: %w", err))

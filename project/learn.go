@@ -96,6 +96,7 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 	}
 	lc := learner.DefaultLoopConfig(p.cfg.Run, holder)
 	lc.EvalEvery, lc.EvalCount, lc.EvalStart = uint64(p.cfg.Eval.Every), uint32(p.cfg.Eval.Tasks), p.cfg.Eval.Tasks > 0
+	lc.MaxIdle, lc.MaxEmpty = p.cfg.Limits.MaxIdle, p.cfg.Limits.MaxEmpty
 	if p.cfg.Eval.Tasks == 0 {
 		lc.EvalEvery = 0
 	} else if lc.EvalEvery == 0 {

@@ -226,6 +226,9 @@ func (m *member) role() actors.Role {
 	if m.kind == cluster.RoleWorker {
 		return actors.Worker(m.workForever, nil)
 	}
+	if m.opt.Config != nil {
+		return soleLearner(m.learnForever)
+	}
 	return actors.Learner(m.learnForever, nil)
 }
 

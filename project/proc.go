@@ -77,6 +77,10 @@ func (p *Proc) supervise(ctx context.Context) error {
 		if ctx.Err() != nil || err == nil {
 			return nil //nolint:nilerr // asked to stop: how it went is in its log
 		}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == ExitVerdict {
+			return fmt.Errorf("project: %s ended the run:\n%s", p.spec.Name, p.tail(3))
+		}
 		if quick++; time.Since(began) > quickEnd {
 			quick = 0
 		}

@@ -10,16 +10,41 @@ import (
 
 // soleLearner is the learner of a run that has no other. Its own verdicts end
 // the run: started again it would wait, or diverge, for as long once more, and
-// bounds such as max_idle would bound nothing. (A learner of a cluster stands by
-// instead: that nothing is ready for it may mean that another one trains.)
+// bounds such as max_idle would bound nothing. (A learner that stands by for
+// others restarts instead: that nothing is ready for it may mean that another
+// one trains.)
 func soleLearner(learn func(context.Context) error) actors.Role {
 	return actors.Learner(func(ctx context.Context) error {
 		err := learn(ctx)
-		for _, verdict := range []error{learner.ErrIdle, learner.ErrTooManyEmpty, learner.ErrDiverged} {
-			if errors.Is(err, verdict) {
-				return actors.Permanent(err)
-			}
+		if isVerdict(err) {
+			return actors.Permanent(err)
 		}
 		return err
 	}, nil)
+}
+
+// isVerdict says that a learner ended a run by its own judgement.
+func isVerdict(err error) bool {
+	for _, verdict := range []error{learner.ErrIdle, learner.ErrTooManyEmpty, learner.ErrDiverged} {
+		if errors.Is(err, verdict) {
+			return true
+		}
+	}
+	return false
+}
+
+// ExitVerdict is the exit status of a process whose learner ended the run by
+// its own judgement; a supervisor must not start it again.
+const ExitVerdict = 3
+
+// ExitStatus is what a skein process should exit with for a command's error:
+// 130 after Ctrl-C (the run can be resumed), ExitVerdict, else 1.
+func ExitStatus(err error) int {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return 130
+	case isVerdict(err):
+		return ExitVerdict
+	}
+	return 1
 }

@@ -28,20 +28,12 @@ func main() {
 		if !errors.Is(err, errReported) {
 			fmt.Fprintln(os.Stderr, "skein:", err)
 		}
-		os.Exit(exitCode(err))
+		os.Exit(project.ExitStatus(err))
 	}
 }
 
 // errReported ends a command with status 1 whose outcome is already printed.
 var errReported = errors.New("reported")
-
-// exitCode: 130 after Ctrl-C (the run can be resumed), else 1.
-func exitCode(err error) int {
-	if errors.Is(err, context.Canceled) {
-		return 130
-	}
-	return 1
-}
 
 // globals are the flags every command has.
 type globals struct {

@@ -225,8 +225,11 @@ func readRecord(r io.ReaderAt, off, size int64) (Record, error) {
 	}
 	if h.flags&flagZstd != 0 {
 		raw, err := decoder().DecodeAll(b, make([]byte, 0, h.raw))
-		if err != nil || len(raw) != h.raw {
-			return Record{}, fmt.Errorf("%w: zstd payload of %d bytes, want %d: %v", ErrCorrupt, len(raw), h.raw, err)
+		if err != nil {
+			return Record{}, fmt.Errorf("%w: zstd payload: %w", ErrCorrupt, err)
+		}
+		if len(raw) != h.raw {
+			return Record{}, fmt.Errorf("%w: zstd payload of %d bytes, want %d", ErrCorrupt, len(raw), h.raw)
 		}
 		b = raw
 	}
