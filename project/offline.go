@@ -68,8 +68,15 @@ func (r *replicas) Latest(_ context.Context, run string) (replay.Policy, error) 
 	return view(r, func(kv replay.Reader) (replay.Policy, error) { return replay.Latest(kv, run) })
 }
 
-func (r *replicas) WaitPolicy(ctx context.Context, run string, _ uint64, _ time.Duration) (replay.Policy, error) {
-	return r.Latest(ctx, run) // nothing newer can come
+// WaitPolicy never waits: nothing newer can come.
+func (r *replicas) WaitPolicy(_ context.Context, run string, after uint64, _ time.Duration) (replay.Policy, error) {
+	return view(r, func(kv replay.Reader) (replay.Policy, error) {
+		p, err := replay.Latest(kv, run)
+		if err != nil || p.Version <= after {
+			return p, err
+		}
+		return replay.PolicyAt(kv, run, after+1)
+	})
 }
 
 func (r *replicas) EvalStatus(_ context.Context, run string, v uint64) (replay.EvalStatus, error) {

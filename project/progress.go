@@ -69,6 +69,7 @@ func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxStep
 	if w.heldout == nil {
 		w.heldout, w.success = map[uint64]bool{}, "-"
 	}
+	evaluating := ""
 	for v := uint64(0); v <= status.Latest.Version; v++ {
 		if w.heldout[v] {
 			continue
@@ -79,6 +80,9 @@ func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxStep
 				w.heldout[v] = true // never asked for
 			}
 			continue
+		}
+		if e.Done < e.Requested {
+			evaluating += fmt.Sprintf(", v%d evaluated on %d of %d", v, e.Done, e.Requested)
 		}
 		if e.Requested > 0 && e.Done == e.Requested {
 			w.heldout[v] = true
@@ -98,8 +102,8 @@ func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxStep
 			w.step = n
 		}
 	}
-	idle = fmt.Sprintf("step %3d/%-3d working: %d groups rolling out, %d ready, %d leased; %d rollouts stored, %d failed%s",
-		w.step, maxSteps, status.RunningGroups, status.ReadyGroups, status.LeasedGroups, status.Appended, status.FailedRollouts, reasons(status))
+	idle = fmt.Sprintf("step %3d/%-3d working: %d groups rolling out, %d ready, %d leased; %d rollouts stored, %d failed%s%s",
+		w.step, maxSteps, status.RunningGroups, status.ReadyGroups, status.LeasedGroups, status.Appended, status.FailedRollouts, reasons(status), evaluating)
 	return news, idle
 }
 

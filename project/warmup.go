@@ -46,6 +46,9 @@ func (p *parts) requestBaseEval(ctx context.Context, st replay.Store) error {
 	base := *p
 	base.cfg.Run = BaseRun(p.cfg.Run)
 	base.cfg.Warmup.Examples = 0
+	// Workers with nothing left to evaluate roll out training groups; keep
+	// those of a run that never trains to one small one.
+	base.cfg.Training.GroupsPerStep, base.cfg.Training.NumGenerations, base.cfg.Training.MaxStaleness = 1, 2, 0
 	spec, err := base.spec()
 	if err != nil {
 		return err

@@ -156,6 +156,8 @@ func TestUpSurvivesKillingEveryProcess(t *testing.T) {
 	require.Contains(t, output(t, time.Minute, "verify", "step", "9", "--dir", dir), "equal, bit for bit")
 	require.Contains(t, output(t, time.Minute, "status", "--dir", dir), "finished")
 	require.Contains(t, output(t, time.Minute, "log", "tail", "--dir", dir, "-n", "1"), "train/")
+	require.Contains(t, output(t, time.Minute, "model", "export-adapter", "--dir", dir, "--version", "5", "-o", t.TempDir()),
+		adapters(t, dir, s.Run)[4])
 }
 
 // checkExactlyOnce reads the record of a stopped run: no group trained twice,

@@ -16,9 +16,9 @@ import (
 func newModel(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
-		Short: "Get and inspect models",
+		Short: "Get and inspect models, export trained adapters",
 	}
-	cmd.AddCommand(newModelPull(g), newModelInspect(g))
+	cmd.AddCommand(newModelPull(g), newModelInspect(g), newModelExportAdapter(g))
 	return cmd
 }
 
