@@ -172,7 +172,7 @@ func (lp *Loop) callFor(ctx context.Context, what string, timeout time.Duration,
 	}
 }
 
-// resume loads the last committed state, or stores the start as checkpoint 0.
+// resume loads the last committed state, or begins at step 0.
 func (lp *Loop) resume(ctx context.Context) (resumed bool, err error) {
 	if err := lp.call(ctx, "status of run "+lp.cfg.Run, func(ctx context.Context) (err error) {
 		lp.status, err = lp.store.Status(ctx, lp.cfg.Run)
@@ -185,10 +185,11 @@ func (lp *Loop) resume(ctx context.Context) (resumed bool, err error) {
 	}
 	last := lp.status.LastStep
 	if last == nil {
-		return false, lp.begin(ctx)
+		return false, lp.begin()
 	}
 	var data []byte
-	if err := lp.call(ctx, fmt.Sprintf("checkpoint of step %d", last.Step), func(ctx context.Context) (err error) {
+	size := 16 * len(lp.l.params) // what it holds a parameter
+	if err := lp.callFor(ctx, fmt.Sprintf("checkpoint of step %d", last.Step), lp.cfg.CallTimeout+blobTime(size), func(ctx context.Context) (err error) {
 		data, err = lp.store.GetBlob(ctx, last.Checkpoint)
 		return err
 	}); err != nil {
@@ -219,22 +220,19 @@ func (lp *Loop) resume(ctx context.Context) (resumed bool, err error) {
 	return true, nil
 }
 
-// begin stores the start state, so that step 1 can be recomputed too.
-func (lp *Loop) begin(ctx context.Context) error {
+// begin starts at step 0. The start state is stored with the first step and not
+// before: the store collects blobs that nothing refers to, and the first groups
+// may take hours.
+func (lp *Loop) begin() error {
 	if lp.l.step != 0 {
 		return fmt.Errorf("learner: the store has no step of run %q but this learner is at step %d; resume it with the store it trained with", lp.cfg.Run, lp.l.step)
 	}
 	if err := lp.checkStart(lp.status.Spec); err != nil {
 		return err
 	}
-	data, err := lp.l.Checkpoint().Encode()
-	if err != nil {
-		return err
-	}
-	return lp.call(ctx, "store the start checkpoint", func(ctx context.Context) (err error) {
-		lp.prev, err = lp.store.PutBlob(ctx, data)
-		return err
-	})
+	var err error
+	lp.prev, err = lp.l.Checkpoint().Digest()
+	return err
 }
 
 // checkSpec refuses a run whose dispatch rules contradict the configuration.

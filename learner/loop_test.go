@@ -609,6 +609,29 @@ func TestLoopStoreUnavailableIsRetriedThenReported(t *testing.T) {
 	})
 }
 
+// The store collects blobs that no step refers to, so one that is stored long
+// before its commit would be gone by then.
+func TestLoopStoresTheStartWithTheFirstStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := small(4)
+		c.MaxSteps = 1
+		s := newFoldStore(t, c)
+		g := newRig(t, c, loopConfig(), s)
+		s.fault = func(op string) error {
+			if op == "fetch" {
+				require.Empty(t, s.blobs)
+			}
+			return nil
+		}
+		s.work(2)
+		_, err := g.lp.Run(t.Context())
+		require.NoError(t, err)
+		start, err := DecodeCheckpoint(s.blobs[g.steps[0].PrevCheckpoint])
+		require.NoError(t, err)
+		require.Zero(t, start.Step)
+	})
+}
+
 func TestLoopRefusesAContradictingRun(t *testing.T) {
 	c := small(4)
 	s := newFoldStore(t, c)

@@ -25,7 +25,7 @@ func (lp *Loop) train(ctx context.Context, lease *replay.Lease) (err error) {
 	before := lp.l.Checkpoint()
 	res, data, err := lp.step(tctx, lease)
 	if err == nil {
-		err = lp.commit(tctx, lease, res, data)
+		err = lp.commit(tctx, lease, before, res, data)
 		if err == nil {
 			return nil
 		}
@@ -201,29 +201,41 @@ func assemble(id string, index uint64, items []replay.Item, recs []replay.Record
 }
 
 // commit stores the new blobs and commits the step. It finishes what it began
-// when ctx is cancelled by the user, but not when the lease is lost.
-func (lp *Loop) commit(tctx context.Context, lease *replay.Lease, res StepResult, data []byte) error {
+// when ctx is cancelled by the user, but not when the lease is lost. before is
+// the state the step started from.
+func (lp *Loop) commit(tctx context.Context, lease *replay.Lease, before *Checkpoint, res StepResult, data []byte) error {
 	if cause := context.Cause(tctx); cause != nil {
 		return cause
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(tctx), lp.cfg.RetryFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tctx), lp.cfg.RetryFor+blobTime(3*len(data)))
 	defer cancel()
 	rec := replay.StepRecord{Run: lp.cfg.Run, Step: res.Step, Version: res.Version, Lease: lease.ID,
 		LogIDs: res.Trained, PrevCheckpoint: lp.prev, Metrics: res.Metrics}
 	for _, g := range lease.Groups {
 		rec.Groups = append(rec.Groups, g.Group)
 	}
-	for _, b := range []struct {
-		what string
-		data []byte
-		to   *string
-	}{{"adapter", lp.l.Adapter().Encode(), &rec.Adapter}, {"checkpoint", data, &rec.Checkpoint}} {
-		if err := lp.call(ctx, fmt.Sprintf("store the %s of step %d", b.what, res.Step), func(ctx context.Context) (err error) {
-			*b.to, err = lp.store.PutBlob(ctx, b.data)
+	put := func(what string, data []byte) (digest string, err error) {
+		err = lp.callFor(ctx, fmt.Sprintf("store the %s of step %d", what, res.Step), lp.cfg.CallTimeout+blobTime(len(data)), func(ctx context.Context) (err error) {
+			digest, err = lp.store.PutBlob(ctx, data)
 			return err
-		}); err != nil {
+		})
+		return digest, err
+	}
+	var err error
+	if res.Step == 1 { // so that it can be recomputed too
+		start, err := before.Encode()
+		if err != nil {
 			return err
 		}
+		if rec.PrevCheckpoint, err = put("start", start); err != nil {
+			return err
+		}
+	}
+	if rec.Adapter, err = put("adapter", lp.l.Adapter().Encode()); err != nil {
+		return err
+	}
+	if rec.Checkpoint, err = put("checkpoint", data); err != nil {
+		return err
 	}
 	if cause := context.Cause(tctx); errors.Is(cause, replay.ErrStale) {
 		return cause
@@ -247,3 +259,7 @@ func (lp *Loop) commit(tctx context.Context, lease *replay.Lease, res StepResult
 	}
 	return nil
 }
+
+// blobTime is how long a blob of n bytes may travel beside the time for an
+// answer: as if by a line of 4 MB/s.
+func blobTime(n int) time.Duration { return time.Duration(n) * time.Second / (4 << 20) }
