@@ -30,6 +30,9 @@ type backoff struct{ next time.Duration }
 
 const minBackoff, maxBackoff = 50 * time.Millisecond, 5 * time.Second
 
+// returnPause is how long a worker that gave a group back takes no other.
+const returnPause = time.Second
+
 func newBackoff() *backoff { return &backoff{minBackoff} }
 
 func (b *backoff) reset() { b.next = minBackoff }

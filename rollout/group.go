@@ -213,6 +213,10 @@ func (w *Worker) giveBack(ctx context.Context, t replay.Ticket) {
 	if err := w.parts.Store.ReturnTicket(call, t.Run, t.Group, w.cfg.Name); err != nil {
 		w.report("return", err)
 	}
+	select {
+	case w.back <- struct{}{}:
+	default:
+	}
 }
 
 // logID is the same for the same rollout, so that a repeated append is a

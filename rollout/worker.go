@@ -92,6 +92,7 @@ type Worker struct {
 	loop   *Loop
 	out    *outbox
 	freed  chan struct{} // a group ended
+	back   chan struct{} // a group was given back
 	groups sync.WaitGroup
 
 	mu    sync.Mutex
@@ -113,7 +114,7 @@ func NewWorker(cfg WorkerConfig, parts Parts, hooks Hooks) (*Worker, error) {
 	if parts.Now == nil {
 		parts.Now = time.Now
 	}
-	w := &Worker{cfg: cfg, parts: parts, hooks: hooks, freed: make(chan struct{}, 1)}
+	w := &Worker{cfg: cfg, parts: parts, hooks: hooks, freed: make(chan struct{}, 1), back: make(chan struct{}, 1)}
 	w.gate = newPolicyGate(parts.Engine, nil)
 	loop, err := NewLoop(gatedEngine{parts.Engine, w.gate}, parts.Chat, parts.Loop, parts.Now)
 	if err != nil {
@@ -265,6 +266,13 @@ func (w *Worker) dispatch(ctx context.Context, spec replay.RunSpec) {
 			}
 			continue
 		}
+		select {
+		case <-w.back:
+			// It may be the next to be handed out: don't pass it to and fro.
+			(&backoff{returnPause}).sleep(ctx)
+		default:
+		}
+		asked := w.parts.Now()
 		call, cancel := context.WithTimeout(ctx, w.cfg.TakeWait+w.cfg.CallTimeout)
 		tickets, err := w.parts.Store.TakeTickets(call, w.cfg.Run, w.cfg.Name, (free+size-1)/size, w.cfg.TakeWait)
 		cancel()
@@ -277,6 +285,9 @@ func (w *Worker) dispatch(ctx context.Context, spec replay.RunSpec) {
 		}
 		wait.reset()
 		for _, t := range tickets {
+			// The store's clock may differ from this one: its tickets live
+			// for TicketTTL from some moment after the asking.
+			t.Expires = asked.Add(spec.TicketTTL)
 			w.start(ctx, t, spec)
 		}
 		if len(tickets) == 0 && w.finished(ctx) {

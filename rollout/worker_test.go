@@ -287,6 +287,7 @@ func TestWorkerEvaluatesAtExactlyTheVersion(t *testing.T) {
 func TestStragglerDelaysNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore(baseModel(), 4)
+		s.spec.TicketTTL = 40 * time.Second
 		release := make(chan struct{})
 		defer close(release)
 		e := actingEngine("hi")
@@ -316,7 +317,7 @@ func TestStragglerDelaysNobody(t *testing.T) {
 		b := startWorker(t, s, e, src, func(_ *WorkerConfig, l *LoopConfig) { l.ToolTimeout = time.Hour; l.RolloutTimeout = time.Hour })
 		synctest.Wait()
 		begin := time.Now()
-		s.ticket(replay.Ticket{Table: "train", Group: "g", Expires: begin.Add(40 * time.Second)})
+		s.ticket(replay.Ticket{Table: "train", Group: "g"})
 		s.logs(3)
 		require.Less(t, time.Since(begin), time.Second)
 		time.Sleep(39 * time.Second)
@@ -333,6 +334,67 @@ func TestStragglerDelaysNobody(t *testing.T) {
 		require.Equal(t, map[uint8]int{uint8(eventlog.OK): 3, uint8(eventlog.TimedOut): 1}, statuses)
 		b.stop(t)
 		require.NotContains(t, s.returned, "g", "a closed group is not given back")
+	})
+}
+
+// A store whose clock is hours behind hands out tickets that seem long over;
+// they live for TicketTTL here all the same.
+func TestTicketsLiveByTheWorkersClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore(baseModel(), 2)
+		e := actingEngine("hi")
+		answer := e.script
+		e.script = func(turn int, req GenerateRequest) (Generation, error) {
+			if req.Session != "probe" {
+				time.Sleep(10 * time.Second)
+			}
+			return answer(turn, req)
+		}
+		b := startWorker(t, s, e, echoSource(), nil)
+		s.ticket(replay.Ticket{Table: "train", Group: "g", Expires: time.Now().Add(-3 * time.Hour)})
+		items := s.logs(2)
+		require.Len(t, items, 2)
+		for _, it := range items {
+			require.Equal(t, uint8(eventlog.OK), it.Status, it.Cause)
+		}
+		b.stop(t)
+		require.NotContains(t, s.returned, "g")
+	})
+}
+
+// yoyo is a store that hands a returned ticket out again at once.
+type yoyo struct {
+	*fakeStore
+	t replay.Ticket
+}
+
+func (s *yoyo) ReturnTicket(ctx context.Context, run, group, worker string) error {
+	if group != "" {
+		s.ticket(s.t)
+	}
+	return s.fakeStore.ReturnTicket(ctx, run, group, worker)
+}
+
+// An evaluation whose adapter cannot be had goes back and comes again; that
+// must not become a busy loop over the cluster.
+func TestReturnedTicketsDoNotSpin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := baseModel()
+		s := &yoyo{fakeStore: newFakeStore(base, 2)}
+		delete(s.blobs, s.publish(adapterOf(t, base, 1)))
+		s.publish(adapterOf(t, base, 2))
+		s.t = replay.Ticket{Table: "eval", Group: "e", Version: 1, GroupSize: 1, Greedy: true}
+		cfg := DefaultWorkerConfig()
+		cfg.Run, cfg.Name, cfg.Members = "r", "w1", 8
+		w, err := NewWorker(cfg, Parts{Store: s, Source: echoSource(), Engine: actingEngine("hi"), Chat: byteChat{}, Loop: DefaultLoopConfig(), Base: base}, Hooks{})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		s.ticket(s.t)
+		require.NoError(t, w.Run(ctx))
+		n := len(s.returned)
+		require.Greater(t, n, 10)
+		require.Less(t, n, 70)
 	})
 }
 
