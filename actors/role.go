@@ -29,6 +29,13 @@ type Role struct {
 	DrainTimeout time.Duration
 }
 
+func (r Role) drainLimit() time.Duration {
+	if r.DrainTimeout == 0 {
+		return 30 * time.Second
+	}
+	return r.DrainTimeout
+}
+
 // Messages understood by a role's actor. Drain is sent by the process that
 // shuts the node down, Query by status collectors; ended only by the actor's
 // own loop goroutine.
@@ -143,10 +150,7 @@ func (a *roleActor) finished(c actor.Context, err error) {
 
 // await waits for the loop, but not longer than the role's drain bound (P8).
 func (a *roleActor) await() {
-	limit := a.role.DrainTimeout
-	if limit == 0 {
-		limit = 30 * time.Second
-	}
+	limit := a.role.drainLimit()
 	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {

@@ -54,7 +54,7 @@ var DefaultRestart = Restart{Max: 20, Within: 5 * time.Minute, Backoff: 200 * ti
 
 // Handle is the outside of a spawned role.
 type Handle struct {
-	name string
+	role Role
 	pid  *actor.PID
 	out  *outcome
 	sys  *System
@@ -65,7 +65,7 @@ func (s *System) Spawn(r Role, restart Restart) (*Handle, error) {
 	if r.Name == "" || r.Run == nil {
 		return nil, fmt.Errorf("actors: a role needs a name and a loop")
 	}
-	h := &Handle{name: r.Name, out: &outcome{done: make(chan struct{})}, sys: s}
+	h := &Handle{role: r, out: &outcome{done: make(chan struct{})}, sys: s}
 	props := actor.PropsFromProducer(
 		func() actor.Actor { return &roleActor{role: r, out: h.out, sys: s} },
 		actor.WithGuardian(&supervisor{sys: s, name: r.Name, restart: restart}),
@@ -96,7 +96,7 @@ func (h *Handle) Drain(ctx context.Context) error {
 	case <-h.out.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("actors: draining role %s: %w", h.name, ctx.Err())
+		return fmt.Errorf("actors: draining role %s: %w", h.role.Name, ctx.Err())
 	}
 }
 
@@ -104,12 +104,24 @@ func (h *Handle) Drain(ctx context.Context) error {
 func (h *Handle) Query(timeout time.Duration) (Report, error) {
 	res, err := h.sys.sys.Root.RequestFuture(h.pid, &query{}, timeout).Result()
 	if err != nil {
-		return nil, fmt.Errorf("actors: asking role %s: %w", h.name, err)
+		return nil, fmt.Errorf("actors: asking role %s: %w", h.role.Name, err)
 	}
 	return res.(Report), nil
 }
 
-// Close drains every role and shuts the system down.
+// await waits for a stopped role's end, a little longer than its actor waits
+// for the loop.
+func (h *Handle) await() {
+	t := time.NewTimer(h.role.drainLimit() + time.Second)
+	defer t.Stop()
+	select {
+	case <-h.out.done:
+	case <-t.C:
+	}
+}
+
+// Close drains every role, each within its DrainTimeout, and shuts the system
+// down. A loop that is later than that is abandoned.
 func (s *System) Close() error {
 	s.cancel()
 	s.mu.Lock()
@@ -120,7 +132,10 @@ func (s *System) Close() error {
 	clear(s.timers)
 	s.mu.Unlock()
 	for _, h := range handles {
-		_ = s.sys.Root.StopFuture(h.pid).Wait()
+		s.sys.Root.Stop(h.pid)
+	}
+	for _, h := range handles {
+		h.await()
 	}
 	s.sys.Shutdown()
 	return nil

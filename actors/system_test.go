@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func await(t *testing.T, h *Handle) {
 	select {
 	case <-h.Done():
 	case <-time.After(10 * time.Second):
-		t.Fatalf("role %s did not end", h.name)
+		t.Fatalf("role %s did not end", h.role.Name)
 	}
 }
 
@@ -93,6 +94,28 @@ func TestStuckLoopDoesNotHoldTheNode(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	close(release)
+}
+
+// Close returns after every loop did: what the loops use may be closed then.
+func TestCloseWaitsForSlowLoops(t *testing.T) {
+	if os.Getenv("SKEIN_SLOW") == "" {
+		t.Skip("waits for longer than Proto.Actor's own 10 s; set SKEIN_SLOW=1")
+	}
+	s := NewSystem(slog.New(slog.DiscardHandler))
+	ended := make(chan struct{})
+	_, err := s.Spawn(Role{Name: "slow", DrainTimeout: time.Minute, Run: func(ctx context.Context) error {
+		<-ctx.Done()
+		<-time.After(11 * time.Second) // a commit under way
+		close(ended)
+		return nil
+	}}, quick)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	select {
+	case <-ended:
+	default:
+		t.Fatal("Close returned before the loop")
+	}
 }
 
 func TestNamesAreUnique(t *testing.T) {
