@@ -65,9 +65,13 @@ func WriteReport(dir string, s Summary, configYAML []byte) error {
 		}
 		sort.Strings(last)
 	}
+	base := 0.0
+	if s.HeldoutBase != nil {
+		base = *s.HeldoutBase
+	}
 	var out bytes.Buffer
 	err = t.Execute(&out, map[string]any{
-		"S": s, "Figures": figures, "Last": last, "Config": string(configYAML),
+		"S": s, "Base": base, "Figures": figures, "Last": last, "Config": string(configYAML),
 		"Change": s.HeldoutAfter - s.HeldoutBefore, "RewardChange": s.RewardLast - s.RewardFirst,
 	})
 	if err != nil {
@@ -130,8 +134,10 @@ func draw(c chart, s Summary) (svg string, drawn bool, err error) {
 		return "", false, nil
 	}
 	p.Legend.Top = true
+	p.Legend.XOffs, p.Legend.Padding = -vg.Points(8), vg.Points(3)
 	canvas := vgsvg.New(16*vg.Centimeter, 8*vg.Centimeter)
-	p.Draw(vgdraw.New(canvas))
+	// Room at the edges for tick labels that stand out over the axes.
+	p.Draw(vgdraw.Crop(vgdraw.New(canvas), 2*vg.Millimeter, -6*vg.Millimeter, vg.Millimeter, -3*vg.Millimeter))
 	var b bytes.Buffer
 	if _, err := canvas.WriteTo(&b); err != nil {
 		return "", false, fmt.Errorf("project: writing the plot %q: %w", c.Title, err)
