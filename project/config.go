@@ -121,6 +121,9 @@ func (c Config) Validate() error {
 	if c.Run == "" || strings.Trim(c.Run, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" {
 		bad("run", fmt.Sprintf("%q", c.Run), "name the run with letters, digits, '-', '_' and '.'")
 	}
+	if strings.HasSuffix(c.Run, baseSuffix) {
+		bad("run", fmt.Sprintf("%q", c.Run), "names that end in "+baseSuffix+" are those of base models' evaluations; choose another")
+	}
 	if c.Model == "" {
 		bad("model", `""`, `name a model: "embedded:tiny", a directory with config.json, or a .gguf file`)
 	}

@@ -113,18 +113,73 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 	return err
 }
 
-// finishRun waits for the evaluation of the last version and closes the run.
-// It is the scheduler's only duty: dispatch itself is a rule of the fold.
+// finishRun waits for the last step and its evaluation and closes the run. It is
+// the scheduler's only duty: dispatch itself is a rule of the fold.
 func finishRun(ctx context.Context, st replay.Store, c Config) error {
+	var s replay.RunStatus
+	err := poll(ctx, func(ctx context.Context) (done bool, err error) {
+		s, err = st.Status(ctx, c.Run)
+		if errors.Is(err, replay.ErrNotFound) {
+			return false, nil
+		}
+		return s.Finished || s.LastStep != nil && s.LastStep.Step >= uint64(c.Training.MaxSteps), err
+	})
+	if err != nil || s.Finished {
+		return err
+	}
+	if c.Eval.Tasks > 0 {
+		if err := evaluate(ctx, st, c.Run, s.Latest.Version, c); err != nil {
+			return err
+		}
+	}
+	return st.FinishRun(ctx, c.Run)
+}
+
+// evaluate waits until a version of a run is evaluated. It asks for that as
+// well: a learner may have died between its last commit and its asking. It ends
+// with ErrNotEvaluated when no task is done for limits.max_idle.
+func evaluate(ctx context.Context, st replay.Store, run string, version uint64, c Config) error {
+	asked, last, moved := false, -1, time.Now()
+	return poll(ctx, func(ctx context.Context) (done bool, err error) {
+		if !asked {
+			err = st.RequestEval(ctx, replay.EvalRequest{Run: run, Version: version, Count: uint32(c.Eval.Tasks)})
+			asked = err == nil
+		}
+		var e replay.EvalStatus
+		if err == nil {
+			e, err = st.EvalStatus(ctx, run, version)
+		}
+		switch {
+		case err == nil && e.Done == e.Requested:
+			return true, nil
+		case err == nil && e.Done > last:
+			last, moved = e.Done, time.Now()
+		case time.Since(moved) >= c.Limits.MaxIdle:
+			return false, errors.Join(fmt.Errorf("%w: version %d of run %s: %d of %d tasks done, none for %s (limits.max_idle): is a worker running? see the workers' logs",
+				ErrNotEvaluated, version, run, max(last, 0), c.Eval.Tasks, c.Limits.MaxIdle), err)
+		}
+		return false, err
+	})
+}
+
+// ErrNotEvaluated ends a run whose evaluation stands still.
+var ErrNotEvaluated = errors.New("project: evaluation does not go on")
+
+// poll calls try, each time within 10 s, until it is done or fails for good; an
+// unavailable store is asked again.
+func poll(ctx context.Context, try func(context.Context) (done bool, err error)) error {
 	tick := time.NewTicker(300 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		done, err := finished(ctx, st, c)
-		if err != nil && !errors.Is(err, replay.ErrUnavailable) && !errors.Is(err, replay.ErrNotFound) {
-			return err
-		}
+		call, cancel := context.WithTimeout(ctx, 10*time.Second)
+		done, err := try(call)
+		late := call.Err() != nil
+		cancel()
 		if err == nil && done {
-			return st.FinishRun(ctx, c.Run)
+			return nil
+		}
+		if err != nil && (isVerdict(err) || !late && !errors.Is(err, replay.ErrUnavailable)) {
+			return err
 		}
 		select {
 		case <-ctx.Done():
@@ -132,22 +187,4 @@ func finishRun(ctx context.Context, st replay.Store, c Config) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// finished says whether every step is made and the last version evaluated.
-func finished(ctx context.Context, st replay.Store, c Config) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	s, err := st.Status(ctx, c.Run)
-	if err != nil || s.Finished {
-		return s.Finished, err
-	}
-	if s.LastStep == nil || s.LastStep.Step < uint64(c.Training.MaxSteps) {
-		return false, nil
-	}
-	if c.Eval.Tasks == 0 {
-		return true, nil
-	}
-	e, err := st.EvalStatus(ctx, c.Run, s.Latest.Version)
-	return err == nil && e.Done == e.Requested, err
 }

@@ -73,24 +73,31 @@ func (p *parts) prepareLocal(ctx context.Context, st replay.Store, opt LocalOpti
 	if p.cfg.Warmup.Examples == 0 || p.cfg.Eval.Tasks == 0 {
 		return p.ensureRun(ctx, st, opt.Dir, opt.Log, opt.Progress)
 	}
-	working, stop := context.WithCancel(ctx)
-	defer stop()
-	worked := make(chan error, 1)
+	working, stop := context.WithCancelCause(ctx)
+	done := make(chan struct{})
 	go func() {
-		if err := awaitRun(working, st, BaseRun(p.cfg.Run), p.cfg.Run); err != nil {
-			worked <- err
-			return
+		defer close(done)
+		if err := p.evaluateBase(working, st, opt.Log); err != nil && working.Err() == nil {
+			stop(fmt.Errorf("project: evaluating the base model: %w", err))
 		}
-		base := *p
-		base.cfg.Run = BaseRun(p.cfg.Run)
-		worked <- base.work(working, st, "worker", opt.Log, nil)
 	}()
-	err := p.ensureRun(ctx, st, opt.Dir, opt.Log, opt.Progress)
-	stop()
-	if werr := <-worked; err == nil && werr != nil && !errors.Is(werr, context.Canceled) {
-		err = werr
+	err := p.ensureRun(working, st, opt.Dir, opt.Log, opt.Progress)
+	stop(nil)
+	<-done
+	if cause := context.Cause(working); err != nil && !errors.Is(cause, context.Canceled) && !errors.Is(err, cause) {
+		return errors.Join(cause, err) // the worker's error ended the warm-up
 	}
 	return err
+}
+
+// evaluateBase works for the base run until ctx ends.
+func (p *parts) evaluateBase(ctx context.Context, st replay.Store, log *slog.Logger) error {
+	if err := awaitRun(ctx, st, BaseRun(p.cfg.Run), p.cfg.Run); err != nil {
+		return err
+	}
+	base := *p
+	base.cfg.Run = BaseRun(p.cfg.Run)
+	return base.work(ctx, st, "worker", log, nil)
 }
 
 // awaitRun returns when any of the runs exists.
@@ -147,7 +154,7 @@ func playRoles(ctx context.Context, p *parts, st replay.Store, opt LocalOptions)
 	roles := []actors.Role{
 		actors.Worker(func(ctx context.Context) error { return p.work(ctx, st, "worker", opt.Log, nil) }, nil),
 		soleLearner(func(ctx context.Context) error { return p.learn(ctx, st, "learner", learnerHooks(opt.Log)) }),
-		actors.Scheduler(func(ctx context.Context) error { return finishRun(ctx, st, p.cfg) }),
+		actors.Scheduler(final(func(ctx context.Context) error { return finishRun(ctx, st, p.cfg) })),
 	}
 	var handles []*actors.Handle
 	for _, r := range roles {

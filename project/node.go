@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/skein-rl/skein/actors"
@@ -257,6 +258,7 @@ func (m *member) workForever(ctx context.Context) error {
 
 // learnForever trains the configured run, then whatever run needs a learner.
 func (m *member) learnForever(ctx context.Context) error {
+	defer m.beat(ctx)()
 	if m.opt.Config != nil {
 		p, err := openParts(*m.opt.Config, m.opt.Log)
 		if err != nil {
@@ -279,26 +281,41 @@ func (m *member) learnForever(ctx context.Context) error {
 	}
 }
 
-// learnRun trains a run to its end and closes it.
+// learnRun trains a run to its end and closes it. A run that another learner
+// closed first is no error.
 func (m *member) learnRun(ctx context.Context, p *parts) error {
-	beating, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() {
+	err := p.learn(ctx, m.client, m.name, learnerHooks(m.opt.Log))
+	if err == nil {
+		return finishRun(ctx, m.client, p.cfg)
+	}
+	if s, serr := m.client.Status(ctx, p.cfg.Run); serr == nil && s.Finished {
+		m.opt.Log.Info("run is finished", "run", p.cfg.Run, "error", err)
+		return nil
+	}
+	return err
+}
+
+// beat tells the leader every second that this process lives, until ctx ends or
+// the returned function is called, which waits for it.
+func (m *member) beat(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
-			m.heartbeat(beating, cluster.NodeInfo{})
+			m.heartbeat(ctx, cluster.NodeInfo{})
 			select {
-			case <-beating.Done():
+			case <-ctx.Done():
 				return
 			case <-tick.C:
 			}
 		}
-	}()
-	if err := p.learn(ctx, m.client, m.name, learnerHooks(m.opt.Log)); err != nil {
-		return err
+	})
+	return func() {
+		cancel()
+		wg.Wait()
 	}
-	return finishRun(ctx, m.client, p.cfg)
 }
 
 // heartbeat tells the leader about this process. It is information only, so a
@@ -312,12 +329,13 @@ func (m *member) heartbeat(ctx context.Context, info cluster.NodeInfo) {
 	}
 }
 
-// nextRun waits for an unfinished run and opens what its configuration names.
+// nextRun waits for an unfinished run and opens what its configuration names. A
+// learner's own run comes first, and it does not train what only evaluates.
 func (m *member) nextRun(ctx context.Context) (*parts, error) {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		spec, ok, err := openRun(ctx, m.client)
+		spec, ok, err := openRun(ctx, m.client, m.wants)
 		if err != nil && !errors.Is(err, replay.ErrUnavailable) && ctx.Err() == nil {
 			return nil, err
 		}
@@ -326,6 +344,7 @@ func (m *member) nextRun(ctx context.Context) (*parts, error) {
 			if err != nil {
 				return nil, fmt.Errorf("project: configuration of run %s: %w", spec.Run, err)
 			}
+			c.Run = spec.Run // a base model's evaluation has its run's configuration
 			p, err := openParts(c, m.opt.Log)
 			if err != nil {
 				return nil, err
@@ -345,22 +364,40 @@ func (m *member) nextRun(ctx context.Context) (*parts, error) {
 	}
 }
 
-// openRun finds the first unfinished run.
-func openRun(ctx context.Context, st replay.Store) (replay.RunSpec, bool, error) {
+// wants orders the unfinished runs for this process: highest first, then by
+// name; below 0 it leaves a run to others.
+func (m *member) wants(run string) int {
+	switch {
+	case m.kind == cluster.RoleWorker:
+		return 0
+	case strings.HasSuffix(run, baseSuffix):
+		return -1
+	case m.opt.Config != nil && m.opt.Config.Run == run:
+		return 1
+	}
+	return 0
+}
+
+// openRun finds the unfinished run that is wanted most.
+func openRun(ctx context.Context, st replay.Store, wants func(run string) int) (spec replay.RunSpec, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	runs, err := st.Runs(ctx)
 	if err != nil {
-		return replay.RunSpec{}, false, err
+		return spec, false, err
 	}
+	slices.SortStableFunc(runs, func(a, b string) int { return wants(b) - wants(a) })
 	for _, name := range runs {
+		if wants(name) < 0 {
+			break
+		}
 		s, err := st.Status(ctx, name)
 		if err != nil {
-			return replay.RunSpec{}, false, err
+			return spec, false, err
 		}
 		if !s.Finished {
 			return s.Spec, true, nil
 		}
 	}
-	return replay.RunSpec{}, false, nil
+	return spec, false, nil
 }

@@ -8,24 +8,29 @@ import (
 	"github.com/skein-rl/skein/learner"
 )
 
-// soleLearner is the learner of a run that has no other. Its own verdicts end
-// the run: started again it would wait, or diverge, for as long once more, and
-// bounds such as max_idle would bound nothing. (A learner that stands by for
-// others restarts instead: that nothing is ready for it may mean that another
-// one trains.)
+// soleLearner is the learner of a run that has no other. (A learner that stands
+// by for others restarts after its own verdicts: that nothing is ready for it
+// may mean that another one trains.)
 func soleLearner(learn func(context.Context) error) actors.Role {
-	return actors.Learner(func(ctx context.Context) error {
-		err := learn(ctx)
+	return actors.Learner(final(learn), nil)
+}
+
+// final makes a loop's verdicts end the run: started again it would wait, or
+// diverge, for as long once more, and bounds such as max_idle would bound
+// nothing.
+func final(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := run(ctx)
 		if isVerdict(err) {
 			return actors.Permanent(err)
 		}
 		return err
-	}, nil)
+	}
 }
 
-// isVerdict says that a learner ended a run by its own judgement.
+// isVerdict says that a run was ended by its learner's or scheduler's judgement.
 func isVerdict(err error) bool {
-	for _, verdict := range []error{learner.ErrIdle, learner.ErrTooManyEmpty, learner.ErrDiverged} {
+	for _, verdict := range []error{learner.ErrIdle, learner.ErrTooManyEmpty, learner.ErrDiverged, ErrNotEvaluated} {
 		if errors.Is(err, verdict) {
 			return true
 		}

@@ -3,6 +3,7 @@ package project
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -78,7 +79,10 @@ func Summarize(ctx context.Context, st replay.Store, run string) (Summary, error
 	s.Steps = len(s.StepsLog)
 	for v := uint64(0); v <= status.Latest.Version; v++ {
 		e, err := st.EvalStatus(ctx, run, v)
-		if err != nil || e.Requested == 0 || e.Done < e.Requested {
+		if err != nil && !errors.Is(err, replay.ErrNotFound) {
+			return Summary{}, fmt.Errorf("project: reading the evaluation of version %d of run %s: %w", v, run, err)
+		}
+		if e.Requested == 0 || e.Done < e.Requested {
 			continue // not evaluated, or unfinished
 		}
 		s.Evals = append(s.Evals, EvalPoint{Version: v, Success: e.Success, Reward: e.MeanReward, Done: e.Done, Failed: e.Failed})

@@ -2,7 +2,6 @@ package project
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,7 +17,10 @@ import (
 )
 
 // BaseRun names the run that evaluates the base model beside a warmed-up run.
-func BaseRun(run string) string { return run + "-base" }
+func BaseRun(run string) string { return run + baseSuffix }
+
+// baseSuffix marks runs that only evaluate; no configured run may end in it.
+const baseSuffix = "-base"
 
 // warmStart trains the start adapter and stores it; meanwhile the workers
 // evaluate the base model, in a run of its own that makes no steps.
@@ -32,19 +34,23 @@ func (p *parts) warmStart(ctx context.Context, st replay.Store, dir string, log 
 	if err != nil {
 		return "", err
 	}
+	if p.cfg.Eval.Tasks > 0 {
+		fmt.Fprintln(progress, "warm-up done; waiting for the base model's evaluation")
+		if err := p.finishBaseEval(ctx, st); err != nil {
+			return "", err
+		}
+	}
+	// Not before the wait: the store collects blobs that no run refers to.
 	if digest, err = st.PutBlob(ctx, a.Encode()); err != nil {
 		return "", fmt.Errorf("storing the start adapter: %w", err)
 	}
-	if p.cfg.Eval.Tasks > 0 {
-		fmt.Fprintln(progress, "warm-up done; waiting for the base model's evaluation")
-		err = p.finishBaseEval(ctx, st)
-	}
-	return digest, err
+	return digest, nil
 }
 
+// requestBaseEval is idempotent, also when an earlier life of this process had
+// it evaluated.
 func (p *parts) requestBaseEval(ctx context.Context, st replay.Store) error {
 	base := *p
-	base.cfg.Run = BaseRun(p.cfg.Run)
 	base.cfg.Warmup.Examples = 0
 	// Workers with nothing left to evaluate roll out training groups; keep
 	// those of a run that never trains to one small one.
@@ -53,34 +59,19 @@ func (p *parts) requestBaseEval(ctx context.Context, st replay.Store) error {
 	if err != nil {
 		return err
 	}
+	spec.Run = BaseRun(p.cfg.Run)
 	if err := st.CreateRun(ctx, spec); err != nil {
 		return err
 	}
-	err = st.RequestEval(ctx, replay.EvalRequest{Run: spec.Run, Version: 0, Count: uint32(p.cfg.Eval.Tasks)})
-	if s, serr := st.Status(ctx, spec.Run); serr == nil && s.Finished {
-		return nil // an earlier life of this learner had it evaluated
-	}
-	return err
+	return st.RequestEval(ctx, replay.EvalRequest{Run: spec.Run, Version: 0, Count: uint32(p.cfg.Eval.Tasks)})
 }
 
 func (p *parts) finishBaseEval(ctx context.Context, st replay.Store) error {
 	run := BaseRun(p.cfg.Run)
-	tick := time.NewTicker(300 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		e, err := st.EvalStatus(ctx, run, 0)
-		if err != nil && !errors.Is(err, replay.ErrUnavailable) {
-			return err
-		}
-		if err == nil && e.Done == e.Requested {
-			return st.FinishRun(ctx, run)
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
+	if err := evaluate(ctx, st, run, 0, p.cfg); err != nil {
+		return err
 	}
+	return st.FinishRun(ctx, run)
 }
 
 // demoRows turns the first n demonstrations of the source into SFT rows.
