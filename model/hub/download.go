@@ -86,17 +86,8 @@ func temporary(err error) bool {
 // errLocal marks failures of this machine, which no retry mends.
 var errLocal = errors.New("hub: local file")
 
-// fetch downloads url to path, resuming a part left by an earlier attempt, and
-// checks it.
-func (c *Client) fetch(ctx context.Context, url, path string, want digest, size int64, progress Progress) error {
-	if ok, err := want.matches(path); err != nil || ok {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("hub: %w", err)
-	}
-	// The digest in the name keeps parts of different contents apart.
-	part := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+want.hex[:12]+".part")
+// retry calls f until it succeeds, fails for good, or has failed often enough.
+func (c *Client) retry(ctx context.Context, what string, f func() error) error {
 	retries := c.Retries
 	if retries <= 0 {
 		retries = 5
@@ -108,15 +99,29 @@ func (c *Client) fetch(ctx context.Context, url, path string, want digest, size 
 				return errors.Join(waitErr, err)
 			}
 		}
-		if err = c.attempt(ctx, url, part, filepath.Base(path), size, progress); err == nil {
-			break
-		}
-		if ctx.Err() != nil || !temporary(err) {
+		if err = f(); err == nil || ctx.Err() != nil || !temporary(err) {
 			return err
 		}
 	}
+	return fmt.Errorf("hub: gave up on %s after %d attempts (run again to resume): %w", what, retries, err)
+}
+
+// fetch downloads url to path, resuming a part left by an earlier attempt, and
+// checks it.
+func (c *Client) fetch(ctx context.Context, url, path string, want digest, size int64, progress Progress) error {
+	if ok, err := want.matches(path); err != nil || ok {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("hub: %w", err)
+	}
+	// The digest in the name keeps parts of different contents apart.
+	part := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+want.hex[:12]+".part")
+	err := c.retry(ctx, filepath.Base(path), func() error {
+		return c.attempt(ctx, url, part, filepath.Base(path), size, progress)
+	})
 	if err != nil {
-		return fmt.Errorf("hub: gave up on %s after %d attempts (run again to resume): %w", filepath.Base(path), retries, err)
+		return err
 	}
 	ok, err := want.matches(part)
 	if err != nil {

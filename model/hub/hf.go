@@ -3,7 +3,6 @@ package hub
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -87,8 +86,8 @@ func (c *Client) pullHF(ctx context.Context, r Ref, dest string, progress Progre
 
 // list resolves the revision to a commit and lists its files.
 func (c *Client) list(ctx context.Context, r Ref) (commit string, files []string, err error) {
-	err = c.retry(ctx, func() error {
-		u := c.base() + "/api/models/" + r.Name + "/revision/" + url.PathEscape(r.Revision)
+	u := c.base() + "/api/models/" + r.Name + "/revision/" + url.PathEscape(r.Revision)
+	err = c.retry(ctx, u, func() error {
 		req, err := c.request(ctx, http.MethodGet, u)
 		if err != nil {
 			return err
@@ -122,25 +121,6 @@ func (c *Client) list(ctx context.Context, r Ref) (commit string, files []string
 	return commit, files, err
 }
 
-func (c *Client) retry(ctx context.Context, f func() error) error {
-	retries := c.Retries
-	if retries <= 0 {
-		retries = 5
-	}
-	var err error
-	for n := range retries {
-		if n > 0 {
-			if waitErr := c.backoff(ctx, n); waitErr != nil {
-				return errors.Join(waitErr, err)
-			}
-		}
-		if err = f(); err == nil || ctx.Err() != nil || !temporary(err) {
-			return err
-		}
-	}
-	return err
-}
-
 // head learns a file's digest and size. The hub answers for large files with a
 // redirect to its storage that carries them; the storage itself knows neither,
 // so redirects to other hosts are not followed here.
@@ -152,7 +132,7 @@ func (c *Client) head(ctx context.Context, u string) (want digest, size int64, e
 		}
 		return nil
 	}
-	err = c.retry(ctx, func() error {
+	err = c.retry(ctx, u, func() error {
 		req, err := c.request(ctx, http.MethodHead, u)
 		if err != nil {
 			return err
