@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -27,60 +26,6 @@ func fromNanos(n int64) time.Time {
 		return time.Time{}
 	}
 	return time.Unix(0, n).UTC()
-}
-
-// EncodeItem gives the form an item has in the index and on the wire.
-func EncodeItem(it Item) ([]byte, error) {
-	b, err := marshal.Marshal(itemToPB(&it))
-	if err != nil {
-		return nil, fmt.Errorf("%w: encode item %q: %w", ErrInvalid, it.LogID, err)
-	}
-	return b, nil
-}
-
-// DecodeItem is the inverse of EncodeItem. Errors wrap ErrInvalid.
-func DecodeItem(b []byte) (Item, error) {
-	m := new(pb.Item)
-	if err := proto.Unmarshal(b, m); err != nil {
-		return Item{}, fmt.Errorf("%w: decode item: %w", ErrInvalid, err)
-	}
-	return itemFromPB(m), nil
-}
-
-// EncodeSpec encodes a run spec.
-func EncodeSpec(s RunSpec) ([]byte, error) {
-	b, err := marshal.Marshal(specToPB(s))
-	if err != nil {
-		return nil, fmt.Errorf("%w: encode run spec %q: %w", ErrInvalid, s.Run, err)
-	}
-	return b, nil
-}
-
-// DecodeSpec is the inverse of EncodeSpec. Errors wrap ErrInvalid.
-func DecodeSpec(b []byte) (RunSpec, error) {
-	m := new(pb.RunSpec)
-	if err := proto.Unmarshal(b, m); err != nil {
-		return RunSpec{}, fmt.Errorf("%w: decode run spec: %w", ErrInvalid, err)
-	}
-	return specFromPB(m), nil
-}
-
-// EncodeStep encodes a step record.
-func EncodeStep(s StepRecord) ([]byte, error) {
-	b, err := marshal.Marshal(stepToPB(&s))
-	if err != nil {
-		return nil, fmt.Errorf("%w: encode step %d of run %q: %w", ErrInvalid, s.Step, s.Run, err)
-	}
-	return b, nil
-}
-
-// DecodeStep is the inverse of EncodeStep. Errors wrap ErrInvalid.
-func DecodeStep(b []byte) (StepRecord, error) {
-	m := new(pb.StepRecord)
-	if err := proto.Unmarshal(b, m); err != nil {
-		return StepRecord{}, fmt.Errorf("%w: decode step record: %w", ErrInvalid, err)
-	}
-	return stepFromPB(m), nil
 }
 
 func itemToPB(it *Item) *pb.Item {
@@ -148,44 +93,6 @@ func stepFromPB(m *pb.StepRecord) StepRecord {
 		}
 	}
 	return s
-}
-
-func ticketToPB(t *Ticket) *pb.Ticket {
-	return &pb.Ticket{
-		Run: t.Run, Table: t.Table, Group: t.Group, Index: t.Index, GroupSize: t.GroupSize, Attempt: t.Attempt,
-		Version: t.Version, Greedy: t.Greedy, Seed: t.Seed, Expires: nanos(t.Expires), Done: t.Done,
-	}
-}
-
-func ticketFromPB(m *pb.Ticket) Ticket {
-	return Ticket{
-		Run: m.Run, Table: m.Table, Group: m.Group, Index: m.Index, GroupSize: m.GroupSize, Attempt: m.Attempt,
-		Version: m.Version, Greedy: m.Greedy, Seed: m.Seed, Expires: fromNanos(m.Expires), Done: m.Done,
-	}
-}
-
-func leaseToPB(l *Lease) *pb.Lease {
-	m := &pb.Lease{Id: l.ID, Run: l.Run, Holder: l.Holder, Expires: nanos(l.Expires)}
-	for _, g := range l.Groups {
-		pg := &pb.LeasedGroup{Group: g.Group, Index: g.Index}
-		for i := range g.Items {
-			pg.Items = append(pg.Items, itemToPB(&g.Items[i]))
-		}
-		m.Groups = append(m.Groups, pg)
-	}
-	return m
-}
-
-func leaseFromPB(m *pb.Lease) Lease {
-	l := Lease{ID: m.Id, Run: m.Run, Holder: m.Holder, Expires: fromNanos(m.Expires)}
-	for _, pg := range m.Groups {
-		g := LeasedGroup{Group: pg.Group, Index: pg.Index}
-		for _, it := range pg.Items {
-			g.Items = append(g.Items, itemFromPB(it))
-		}
-		l.Groups = append(l.Groups, g)
-	}
-	return l
 }
 
 func policyFromPB(m *pb.Policy) Policy {

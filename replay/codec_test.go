@@ -67,31 +67,6 @@ func TestCodecsKeepEveryField(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, c, got)
 	}
-	res := Result{Tickets: filled[[]Ticket](t), Append: filled[[]AppendResult](t), Lease: filled[*Lease](t)}
-	b, err := EncodeResult(res)
-	require.NoError(t, err)
-	got, err := DecodeResult(b)
-	require.NoError(t, err)
-	require.Equal(t, res, got)
-
-	item := filled[Item](t)
-	b, err = EncodeItem(item)
-	require.NoError(t, err)
-	gotItem, err := DecodeItem(b)
-	require.NoError(t, err)
-	require.Equal(t, item, gotItem)
-	spec := filled[RunSpec](t)
-	b, err = EncodeSpec(spec)
-	require.NoError(t, err)
-	gotSpec, err := DecodeSpec(b)
-	require.NoError(t, err)
-	require.Equal(t, spec, gotSpec)
-	step := filled[StepRecord](t)
-	b, err = EncodeStep(step)
-	require.NoError(t, err)
-	gotStep, err := DecodeStep(b)
-	require.NoError(t, err)
-	require.Equal(t, step, gotStep)
 }
 
 // TestPolicyKeepsEveryField: a policy as the fold stores it.
@@ -107,17 +82,10 @@ func TestPolicyKeepsEveryField(t *testing.T) {
 	}
 }
 
-// TestDecodersRefuseGarbage.
-func TestDecodersRefuseGarbage(t *testing.T) {
-	bad := []byte{0xff, 0xff, 0xff}
-	_, err := DecodeItem(bad)
+// TestDecoderRefusesGarbage.
+func TestDecoderRefusesGarbage(t *testing.T) {
+	_, err := DecodeCommand([]byte{0xff, 0xff, 0xff})
 	require.ErrorIs(t, err, ErrInvalid)
-	_, err = DecodeSpec(bad)
-	require.ErrorIs(t, err, ErrInvalid)
-	_, err = DecodeStep(bad)
-	require.ErrorIs(t, err, ErrInvalid)
-	_, err = DecodeResult(bad)
-	require.ErrorIs(t, err, ErrInvalid)
-	_, err = EncodeItem(Item{LogID: "\xff"})
+	_, err = EncodeCommand(AppendItemsCmd{epoch, []Item{{LogID: "\xff"}}})
 	require.ErrorIs(t, err, ErrInvalid)
 }

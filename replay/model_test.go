@@ -429,9 +429,9 @@ func (m *model) requestEval(q EvalRequest) error {
 
 // kindOf reduces an error to its sentinel.
 func kindOf(err error) error {
-	for _, c := range errorCodes {
-		if errors.Is(err, c.err) {
-			return c.err
+	for _, kind := range []error{ErrStale, ErrDiskFull, ErrNotFound, ErrInvalid, ErrUnavailable} {
+		if errors.Is(err, kind) {
+			return kind
 		}
 	}
 	return err

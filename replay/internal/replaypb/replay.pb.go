@@ -27,64 +27,6 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-type ErrorCode int32
-
-const (
-	ErrorCode_ERROR_CODE_NONE        ErrorCode = 0
-	ErrorCode_ERROR_CODE_STALE       ErrorCode = 1
-	ErrorCode_ERROR_CODE_DISK_FULL   ErrorCode = 2
-	ErrorCode_ERROR_CODE_NOT_FOUND   ErrorCode = 3
-	ErrorCode_ERROR_CODE_INVALID     ErrorCode = 4
-	ErrorCode_ERROR_CODE_UNAVAILABLE ErrorCode = 5
-)
-
-// Enum value maps for ErrorCode.
-var (
-	ErrorCode_name = map[int32]string{
-		0: "ERROR_CODE_NONE",
-		1: "ERROR_CODE_STALE",
-		2: "ERROR_CODE_DISK_FULL",
-		3: "ERROR_CODE_NOT_FOUND",
-		4: "ERROR_CODE_INVALID",
-		5: "ERROR_CODE_UNAVAILABLE",
-	}
-	ErrorCode_value = map[string]int32{
-		"ERROR_CODE_NONE":        0,
-		"ERROR_CODE_STALE":       1,
-		"ERROR_CODE_DISK_FULL":   2,
-		"ERROR_CODE_NOT_FOUND":   3,
-		"ERROR_CODE_INVALID":     4,
-		"ERROR_CODE_UNAVAILABLE": 5,
-	}
-)
-
-func (x ErrorCode) Enum() *ErrorCode {
-	p := new(ErrorCode)
-	*p = x
-	return p
-}
-
-func (x ErrorCode) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (ErrorCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_skein_replay_v1_replay_proto_enumTypes[0].Descriptor()
-}
-
-func (ErrorCode) Type() protoreflect.EnumType {
-	return &file_skein_replay_v1_replay_proto_enumTypes[0]
-}
-
-func (x ErrorCode) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use ErrorCode.Descriptor instead.
-func (ErrorCode) EnumDescriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{0}
-}
-
 type GroupPhase int32
 
 const (
@@ -130,11 +72,11 @@ func (x GroupPhase) String() string {
 }
 
 func (GroupPhase) Descriptor() protoreflect.EnumDescriptor {
-	return file_skein_replay_v1_replay_proto_enumTypes[1].Descriptor()
+	return file_skein_replay_v1_replay_proto_enumTypes[0].Descriptor()
 }
 
 func (GroupPhase) Type() protoreflect.EnumType {
-	return &file_skein_replay_v1_replay_proto_enumTypes[1]
+	return &file_skein_replay_v1_replay_proto_enumTypes[0]
 }
 
 func (x GroupPhase) Number() protoreflect.EnumNumber {
@@ -143,7 +85,7 @@ func (x GroupPhase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GroupPhase.Descriptor instead.
 func (GroupPhase) EnumDescriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{1}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{0}
 }
 
 // Item is what the index knows of one EventLog; the bytes are in segments.
@@ -395,130 +337,6 @@ func (x *Record) GetData() []byte {
 	return nil
 }
 
-type Ticket struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
-	Group         string                 `protobuf:"bytes,3,opt,name=group,proto3" json:"group,omitempty"`
-	Index         uint64                 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
-	GroupSize     uint32                 `protobuf:"varint,5,opt,name=group_size,json=groupSize,proto3" json:"group_size,omitempty"`
-	Attempt       uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Version       uint64                 `protobuf:"varint,7,opt,name=version,proto3" json:"version,omitempty"`
-	Greedy        bool                   `protobuf:"varint,8,opt,name=greedy,proto3" json:"greedy,omitempty"`
-	Seed          uint64                 `protobuf:"varint,9,opt,name=seed,proto3" json:"seed,omitempty"`
-	Expires       int64                  `protobuf:"varint,10,opt,name=expires,proto3" json:"expires,omitempty"`
-	Done          []uint32               `protobuf:"varint,11,rep,packed,name=done,proto3" json:"done,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Ticket) Reset() {
-	*x = Ticket{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Ticket) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Ticket) ProtoMessage() {}
-
-func (x *Ticket) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Ticket.ProtoReflect.Descriptor instead.
-func (*Ticket) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *Ticket) GetRun() string {
-	if x != nil {
-		return x.Run
-	}
-	return ""
-}
-
-func (x *Ticket) GetTable() string {
-	if x != nil {
-		return x.Table
-	}
-	return ""
-}
-
-func (x *Ticket) GetGroup() string {
-	if x != nil {
-		return x.Group
-	}
-	return ""
-}
-
-func (x *Ticket) GetIndex() uint64 {
-	if x != nil {
-		return x.Index
-	}
-	return 0
-}
-
-func (x *Ticket) GetGroupSize() uint32 {
-	if x != nil {
-		return x.GroupSize
-	}
-	return 0
-}
-
-func (x *Ticket) GetAttempt() uint32 {
-	if x != nil {
-		return x.Attempt
-	}
-	return 0
-}
-
-func (x *Ticket) GetVersion() uint64 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
-}
-
-func (x *Ticket) GetGreedy() bool {
-	if x != nil {
-		return x.Greedy
-	}
-	return false
-}
-
-func (x *Ticket) GetSeed() uint64 {
-	if x != nil {
-		return x.Seed
-	}
-	return 0
-}
-
-func (x *Ticket) GetExpires() int64 {
-	if x != nil {
-		return x.Expires
-	}
-	return 0
-}
-
-func (x *Ticket) GetDone() []uint32 {
-	if x != nil {
-		return x.Done
-	}
-	return nil
-}
-
 type RunSpec struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -536,7 +354,7 @@ type RunSpec struct {
 
 func (x *RunSpec) Reset() {
 	*x = RunSpec{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[3]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -548,7 +366,7 @@ func (x *RunSpec) String() string {
 func (*RunSpec) ProtoMessage() {}
 
 func (x *RunSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[3]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -561,7 +379,7 @@ func (x *RunSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunSpec.ProtoReflect.Descriptor instead.
 func (*RunSpec) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{3}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *RunSpec) GetRun() string {
@@ -637,7 +455,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[4]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +467,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[4]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +480,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{4}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Metric) GetName() string {
@@ -698,7 +516,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[5]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +528,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[5]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +541,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{5}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *StepRecord) GetRun() string {
@@ -815,7 +633,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[6]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +645,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[6]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +658,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{6}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Policy) GetRun() string {
@@ -871,142 +689,6 @@ func (x *Policy) GetStep() uint64 {
 	return 0
 }
 
-type LeasedGroup struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Items         []*Item                `protobuf:"bytes,3,rep,name=items,proto3" json:"items,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *LeasedGroup) Reset() {
-	*x = LeasedGroup{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[7]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *LeasedGroup) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*LeasedGroup) ProtoMessage() {}
-
-func (x *LeasedGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[7]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use LeasedGroup.ProtoReflect.Descriptor instead.
-func (*LeasedGroup) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *LeasedGroup) GetGroup() string {
-	if x != nil {
-		return x.Group
-	}
-	return ""
-}
-
-func (x *LeasedGroup) GetIndex() uint64 {
-	if x != nil {
-		return x.Index
-	}
-	return 0
-}
-
-func (x *LeasedGroup) GetItems() []*Item {
-	if x != nil {
-		return x.Items
-	}
-	return nil
-}
-
-type Lease struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	Run           string                 `protobuf:"bytes,2,opt,name=run,proto3" json:"run,omitempty"`
-	Holder        string                 `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	Groups        []*LeasedGroup         `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
-	Expires       int64                  `protobuf:"varint,5,opt,name=expires,proto3" json:"expires,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Lease) Reset() {
-	*x = Lease{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[8]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Lease) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Lease) ProtoMessage() {}
-
-func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[8]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Lease.ProtoReflect.Descriptor instead.
-func (*Lease) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{8}
-}
-
-func (x *Lease) GetId() uint64 {
-	if x != nil {
-		return x.Id
-	}
-	return 0
-}
-
-func (x *Lease) GetRun() string {
-	if x != nil {
-		return x.Run
-	}
-	return ""
-}
-
-func (x *Lease) GetHolder() string {
-	if x != nil {
-		return x.Holder
-	}
-	return ""
-}
-
-func (x *Lease) GetGroups() []*LeasedGroup {
-	if x != nil {
-		return x.Groups
-	}
-	return nil
-}
-
-func (x *Lease) GetExpires() int64 {
-	if x != nil {
-		return x.Expires
-	}
-	return 0
-}
-
 // Command is one entry of the replicated log. now is the proposer's clock: the
 // fold has no other.
 type Command struct {
@@ -1032,7 +714,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[9]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +726,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[9]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +739,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{9}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Command) GetNow() int64 {
@@ -1252,7 +934,7 @@ type CreateRun struct {
 
 func (x *CreateRun) Reset() {
 	*x = CreateRun{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[10]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +946,7 @@ func (x *CreateRun) String() string {
 func (*CreateRun) ProtoMessage() {}
 
 func (x *CreateRun) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[10]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +959,7 @@ func (x *CreateRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRun.ProtoReflect.Descriptor instead.
 func (*CreateRun) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{10}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateRun) GetSpec() *RunSpec {
@@ -1296,7 +978,7 @@ type FinishRun struct {
 
 func (x *FinishRun) Reset() {
 	*x = FinishRun{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[11]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +990,7 @@ func (x *FinishRun) String() string {
 func (*FinishRun) ProtoMessage() {}
 
 func (x *FinishRun) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[11]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1003,7 @@ func (x *FinishRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRun.ProtoReflect.Descriptor instead.
 func (*FinishRun) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{11}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *FinishRun) GetRun() string {
@@ -1344,7 +1026,7 @@ type TakeTickets struct {
 
 func (x *TakeTickets) Reset() {
 	*x = TakeTickets{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[12]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1038,7 @@ func (x *TakeTickets) String() string {
 func (*TakeTickets) ProtoMessage() {}
 
 func (x *TakeTickets) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[12]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1051,7 @@ func (x *TakeTickets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeTickets.ProtoReflect.Descriptor instead.
 func (*TakeTickets) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{12}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TakeTickets) GetRun() string {
@@ -1411,7 +1093,7 @@ type ReturnTicket struct {
 
 func (x *ReturnTicket) Reset() {
 	*x = ReturnTicket{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[13]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1423,7 +1105,7 @@ func (x *ReturnTicket) String() string {
 func (*ReturnTicket) ProtoMessage() {}
 
 func (x *ReturnTicket) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[13]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1436,7 +1118,7 @@ func (x *ReturnTicket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReturnTicket.ProtoReflect.Descriptor instead.
 func (*ReturnTicket) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{13}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReturnTicket) GetRun() string {
@@ -1469,7 +1151,7 @@ type AppendItems struct {
 
 func (x *AppendItems) Reset() {
 	*x = AppendItems{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[14]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +1163,7 @@ func (x *AppendItems) String() string {
 func (*AppendItems) ProtoMessage() {}
 
 func (x *AppendItems) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[14]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +1176,7 @@ func (x *AppendItems) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendItems.ProtoReflect.Descriptor instead.
 func (*AppendItems) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{14}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AppendItems) GetItems() []*Item {
@@ -1512,7 +1194,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[15]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1206,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[15]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1219,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{15}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{12}
 }
 
 type AcquireLease struct {
@@ -1553,7 +1235,7 @@ type AcquireLease struct {
 
 func (x *AcquireLease) Reset() {
 	*x = AcquireLease{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[16]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1247,7 @@ func (x *AcquireLease) String() string {
 func (*AcquireLease) ProtoMessage() {}
 
 func (x *AcquireLease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[16]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1260,7 @@ func (x *AcquireLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireLease.ProtoReflect.Descriptor instead.
 func (*AcquireLease) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{16}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AcquireLease) GetRun() string {
@@ -1627,7 +1309,7 @@ type ExtendLease struct {
 
 func (x *ExtendLease) Reset() {
 	*x = ExtendLease{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[17]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1639,7 +1321,7 @@ func (x *ExtendLease) String() string {
 func (*ExtendLease) ProtoMessage() {}
 
 func (x *ExtendLease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[17]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1652,7 +1334,7 @@ func (x *ExtendLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendLease.ProtoReflect.Descriptor instead.
 func (*ExtendLease) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{17}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExtendLease) GetRun() string {
@@ -1685,7 +1367,7 @@ type CommitStep struct {
 
 func (x *CommitStep) Reset() {
 	*x = CommitStep{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1697,7 +1379,7 @@ func (x *CommitStep) String() string {
 func (*CommitStep) ProtoMessage() {}
 
 func (x *CommitStep) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1710,7 +1392,7 @@ func (x *CommitStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStep.ProtoReflect.Descriptor instead.
 func (*CommitStep) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{18}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CommitStep) GetStep() *StepRecord {
@@ -1731,7 +1413,7 @@ type ReleaseLease struct {
 
 func (x *ReleaseLease) Reset() {
 	*x = ReleaseLease{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1425,7 @@ func (x *ReleaseLease) String() string {
 func (*ReleaseLease) ProtoMessage() {}
 
 func (x *ReleaseLease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1438,7 @@ func (x *ReleaseLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseLease.ProtoReflect.Descriptor instead.
 func (*ReleaseLease) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{19}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReleaseLease) GetRun() string {
@@ -1792,7 +1474,7 @@ type RequestEval struct {
 
 func (x *RequestEval) Reset() {
 	*x = RequestEval{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1804,7 +1486,7 @@ func (x *RequestEval) String() string {
 func (*RequestEval) ProtoMessage() {}
 
 func (x *RequestEval) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1817,7 +1499,7 @@ func (x *RequestEval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestEval.ProtoReflect.Descriptor instead.
 func (*RequestEval) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{20}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RequestEval) GetRun() string {
@@ -1848,135 +1530,6 @@ func (x *RequestEval) GetCount() uint32 {
 	return 0
 }
 
-// Result is the fold's answer to one command.
-type Result struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          ErrorCode              `protobuf:"varint,1,opt,name=code,proto3,enum=skein.replay.v1.ErrorCode" json:"code,omitempty"`
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	Tickets       []*Ticket              `protobuf:"bytes,3,rep,name=tickets,proto3" json:"tickets,omitempty"`
-	Append        []*AppendOutcome       `protobuf:"bytes,4,rep,name=append,proto3" json:"append,omitempty"`
-	Lease         *Lease                 `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Result) Reset() {
-	*x = Result{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Result) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Result) ProtoMessage() {}
-
-func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Result.ProtoReflect.Descriptor instead.
-func (*Result) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *Result) GetCode() ErrorCode {
-	if x != nil {
-		return x.Code
-	}
-	return ErrorCode_ERROR_CODE_NONE
-}
-
-func (x *Result) GetMessage() string {
-	if x != nil {
-		return x.Message
-	}
-	return ""
-}
-
-func (x *Result) GetTickets() []*Ticket {
-	if x != nil {
-		return x.Tickets
-	}
-	return nil
-}
-
-func (x *Result) GetAppend() []*AppendOutcome {
-	if x != nil {
-		return x.Append
-	}
-	return nil
-}
-
-func (x *Result) GetLease() *Lease {
-	if x != nil {
-		return x.Lease
-	}
-	return nil
-}
-
-type AppendOutcome struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Duplicate     bool                   `protobuf:"varint,1,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
-	Rejected      string                 `protobuf:"bytes,2,opt,name=rejected,proto3" json:"rejected,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *AppendOutcome) Reset() {
-	*x = AppendOutcome{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *AppendOutcome) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*AppendOutcome) ProtoMessage() {}
-
-func (x *AppendOutcome) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use AppendOutcome.ProtoReflect.Descriptor instead.
-func (*AppendOutcome) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *AppendOutcome) GetDuplicate() bool {
-	if x != nil {
-		return x.Duplicate
-	}
-	return false
-}
-
-func (x *AppendOutcome) GetRejected() string {
-	if x != nil {
-		return x.Rejected
-	}
-	return ""
-}
-
 // Count is one entry of a histogram, sorted by key.
 type Count struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1988,7 +1541,7 @@ type Count struct {
 
 func (x *Count) Reset() {
 	*x = Count{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2000,7 +1553,7 @@ func (x *Count) String() string {
 func (*Count) ProtoMessage() {}
 
 func (x *Count) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2013,7 +1566,7 @@ func (x *Count) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Count.ProtoReflect.Descriptor instead.
 func (*Count) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{23}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Count) GetKey() string {
@@ -2041,7 +1594,7 @@ type LagCount struct {
 
 func (x *LagCount) Reset() {
 	*x = LagCount{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +1606,7 @@ func (x *LagCount) String() string {
 func (*LagCount) ProtoMessage() {}
 
 func (x *LagCount) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +1619,7 @@ func (x *LagCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LagCount.ProtoReflect.Descriptor instead.
 func (*LagCount) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{24}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LagCount) GetLag() uint64 {
@@ -2114,7 +1667,7 @@ type RunState struct {
 
 func (x *RunState) Reset() {
 	*x = RunState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +1679,7 @@ func (x *RunState) String() string {
 func (*RunState) ProtoMessage() {}
 
 func (x *RunState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +1692,7 @@ func (x *RunState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunState.ProtoReflect.Descriptor instead.
 func (*RunState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RunState) GetSpec() *RunSpec {
@@ -2309,7 +1862,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +1874,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +1887,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Member) GetMember() uint32 {
@@ -2391,7 +1944,7 @@ type GroupState struct {
 
 func (x *GroupState) Reset() {
 	*x = GroupState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2403,7 +1956,7 @@ func (x *GroupState) String() string {
 func (*GroupState) ProtoMessage() {}
 
 func (x *GroupState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2416,7 +1969,7 @@ func (x *GroupState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupState.ProtoReflect.Descriptor instead.
 func (*GroupState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GroupState) GetGroup() string {
@@ -2506,7 +2059,7 @@ type ItemState struct {
 
 func (x *ItemState) Reset() {
 	*x = ItemState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2071,7 @@ func (x *ItemState) String() string {
 func (*ItemState) ProtoMessage() {}
 
 func (x *ItemState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2084,7 @@ func (x *ItemState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemState.ProtoReflect.Descriptor instead.
 func (*ItemState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ItemState) GetItem() *Item {
@@ -2561,7 +2114,7 @@ type LeaseState struct {
 
 func (x *LeaseState) Reset() {
 	*x = LeaseState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +2126,7 @@ func (x *LeaseState) String() string {
 func (*LeaseState) ProtoMessage() {}
 
 func (x *LeaseState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +2139,7 @@ func (x *LeaseState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseState.ProtoReflect.Descriptor instead.
 func (*LeaseState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{29}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LeaseState) GetId() uint64 {
@@ -2635,7 +2188,7 @@ type WorkerState struct {
 
 func (x *WorkerState) Reset() {
 	*x = WorkerState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2647,7 +2200,7 @@ func (x *WorkerState) String() string {
 func (*WorkerState) ProtoMessage() {}
 
 func (x *WorkerState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2660,7 +2213,7 @@ func (x *WorkerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerState.ProtoReflect.Descriptor instead.
 func (*WorkerState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{30}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WorkerState) GetRequestId() string {
@@ -2694,7 +2247,7 @@ type EvalState struct {
 
 func (x *EvalState) Reset() {
 	*x = EvalState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2706,7 +2259,7 @@ func (x *EvalState) String() string {
 func (*EvalState) ProtoMessage() {}
 
 func (x *EvalState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2719,7 +2272,7 @@ func (x *EvalState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalState.ProtoReflect.Descriptor instead.
 func (*EvalState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{31}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EvalState) GetVersion() uint64 {
@@ -2797,7 +2350,7 @@ type Expiry struct {
 
 func (x *Expiry) Reset() {
 	*x = Expiry{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2809,7 +2362,7 @@ func (x *Expiry) String() string {
 func (*Expiry) ProtoMessage() {}
 
 func (x *Expiry) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2822,7 +2375,7 @@ func (x *Expiry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expiry.ProtoReflect.Descriptor instead.
 func (*Expiry) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{32}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Expiry) GetRun() string {
@@ -2857,7 +2410,7 @@ type Pair struct {
 
 func (x *Pair) Reset() {
 	*x = Pair{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +2422,7 @@ func (x *Pair) String() string {
 func (*Pair) ProtoMessage() {}
 
 func (x *Pair) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +2435,7 @@ func (x *Pair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pair.ProtoReflect.Descriptor instead.
 func (*Pair) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{33}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Pair) GetKey() []byte {
@@ -2932,21 +2485,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\acreated\x18\x14 \x01(\x03R\acreated\"G\n" +
 	"\x06Record\x12)\n" +
 	"\x04item\x18\x01 \x01(\v2\x15.skein.replay.v1.ItemR\x04item\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\x89\x02\n" +
-	"\x06Ticket\x12\x10\n" +
-	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
-	"\x05table\x18\x02 \x01(\tR\x05table\x12\x14\n" +
-	"\x05group\x18\x03 \x01(\tR\x05group\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\x12\x1d\n" +
-	"\n" +
-	"group_size\x18\x05 \x01(\rR\tgroupSize\x12\x18\n" +
-	"\aattempt\x18\x06 \x01(\rR\aattempt\x12\x18\n" +
-	"\aversion\x18\a \x01(\x04R\aversion\x12\x16\n" +
-	"\x06greedy\x18\b \x01(\bR\x06greedy\x12\x12\n" +
-	"\x04seed\x18\t \x01(\x04R\x04seed\x12\x18\n" +
-	"\aexpires\x18\n" +
-	" \x01(\x03R\aexpires\x12\x12\n" +
-	"\x04done\x18\v \x03(\rR\x04done\"\xa7\x02\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xa7\x02\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -2983,17 +2522,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
 	"\aadapter\x18\x03 \x01(\tR\aadapter\x12\x12\n" +
-	"\x04step\x18\x04 \x01(\x04R\x04step\"f\n" +
-	"\vLeasedGroup\x12\x14\n" +
-	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\x12+\n" +
-	"\x05items\x18\x03 \x03(\v2\x15.skein.replay.v1.ItemR\x05items\"\x91\x01\n" +
-	"\x05Lease\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
-	"\x03run\x18\x02 \x01(\tR\x03run\x12\x16\n" +
-	"\x06holder\x18\x03 \x01(\tR\x06holder\x124\n" +
-	"\x06groups\x18\x04 \x03(\v2\x1c.skein.replay.v1.LeasedGroupR\x06groups\x12\x18\n" +
-	"\aexpires\x18\x05 \x01(\x03R\aexpires\"\xe6\x05\n" +
+	"\x04step\x18\x04 \x01(\x04R\x04step\"\xe6\x05\n" +
 	"\aCommand\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x12;\n" +
 	"\n" +
@@ -3050,16 +2579,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\x04R\x04from\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\rR\x05count\"\xeb\x01\n" +
-	"\x06Result\x12.\n" +
-	"\x04code\x18\x01 \x01(\x0e2\x1a.skein.replay.v1.ErrorCodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\x121\n" +
-	"\atickets\x18\x03 \x03(\v2\x17.skein.replay.v1.TicketR\atickets\x126\n" +
-	"\x06append\x18\x04 \x03(\v2\x1e.skein.replay.v1.AppendOutcomeR\x06append\x12,\n" +
-	"\x05lease\x18\x05 \x01(\v2\x16.skein.replay.v1.LeaseR\x05lease\"I\n" +
-	"\rAppendOutcome\x12\x1c\n" +
-	"\tduplicate\x18\x01 \x01(\bR\tduplicate\x12\x1a\n" +
-	"\brejected\x18\x02 \x01(\tR\brejected\"'\n" +
+	"\x05count\x18\x04 \x01(\rR\x05count\"'\n" +
 	"\x05Count\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\f\n" +
 	"\x01n\x18\x02 \x01(\x04R\x01n\"*\n" +
@@ -3147,14 +2667,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x05lease\x18\x03 \x01(\x04R\x05lease\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value*\x9e\x01\n" +
-	"\tErrorCode\x12\x13\n" +
-	"\x0fERROR_CODE_NONE\x10\x00\x12\x14\n" +
-	"\x10ERROR_CODE_STALE\x10\x01\x12\x18\n" +
-	"\x14ERROR_CODE_DISK_FULL\x10\x02\x12\x18\n" +
-	"\x14ERROR_CODE_NOT_FOUND\x10\x03\x12\x16\n" +
-	"\x12ERROR_CODE_INVALID\x10\x04\x12\x1a\n" +
-	"\x16ERROR_CODE_UNAVAILABLE\x10\x05*\xbd\x01\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value*\xbd\x01\n" +
 	"\n" +
 	"GroupPhase\x12\x1b\n" +
 	"\x17GROUP_PHASE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -3177,81 +2690,69 @@ func file_skein_replay_v1_replay_proto_rawDescGZIP() []byte {
 	return file_skein_replay_v1_replay_proto_rawDescData
 }
 
-var file_skein_replay_v1_replay_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_skein_replay_v1_replay_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_skein_replay_v1_replay_proto_goTypes = []any{
-	(ErrorCode)(0),        // 0: skein.replay.v1.ErrorCode
-	(GroupPhase)(0),       // 1: skein.replay.v1.GroupPhase
-	(*Item)(nil),          // 2: skein.replay.v1.Item
-	(*Record)(nil),        // 3: skein.replay.v1.Record
-	(*Ticket)(nil),        // 4: skein.replay.v1.Ticket
-	(*RunSpec)(nil),       // 5: skein.replay.v1.RunSpec
-	(*Metric)(nil),        // 6: skein.replay.v1.Metric
-	(*StepRecord)(nil),    // 7: skein.replay.v1.StepRecord
-	(*Policy)(nil),        // 8: skein.replay.v1.Policy
-	(*LeasedGroup)(nil),   // 9: skein.replay.v1.LeasedGroup
-	(*Lease)(nil),         // 10: skein.replay.v1.Lease
-	(*Command)(nil),       // 11: skein.replay.v1.Command
-	(*CreateRun)(nil),     // 12: skein.replay.v1.CreateRun
-	(*FinishRun)(nil),     // 13: skein.replay.v1.FinishRun
-	(*TakeTickets)(nil),   // 14: skein.replay.v1.TakeTickets
-	(*ReturnTicket)(nil),  // 15: skein.replay.v1.ReturnTicket
-	(*AppendItems)(nil),   // 16: skein.replay.v1.AppendItems
-	(*Tick)(nil),          // 17: skein.replay.v1.Tick
-	(*AcquireLease)(nil),  // 18: skein.replay.v1.AcquireLease
-	(*ExtendLease)(nil),   // 19: skein.replay.v1.ExtendLease
-	(*CommitStep)(nil),    // 20: skein.replay.v1.CommitStep
-	(*ReleaseLease)(nil),  // 21: skein.replay.v1.ReleaseLease
-	(*RequestEval)(nil),   // 22: skein.replay.v1.RequestEval
-	(*Result)(nil),        // 23: skein.replay.v1.Result
-	(*AppendOutcome)(nil), // 24: skein.replay.v1.AppendOutcome
-	(*Count)(nil),         // 25: skein.replay.v1.Count
-	(*LagCount)(nil),      // 26: skein.replay.v1.LagCount
-	(*RunState)(nil),      // 27: skein.replay.v1.RunState
-	(*Member)(nil),        // 28: skein.replay.v1.Member
-	(*GroupState)(nil),    // 29: skein.replay.v1.GroupState
-	(*ItemState)(nil),     // 30: skein.replay.v1.ItemState
-	(*LeaseState)(nil),    // 31: skein.replay.v1.LeaseState
-	(*WorkerState)(nil),   // 32: skein.replay.v1.WorkerState
-	(*EvalState)(nil),     // 33: skein.replay.v1.EvalState
-	(*Expiry)(nil),        // 34: skein.replay.v1.Expiry
-	(*Pair)(nil),          // 35: skein.replay.v1.Pair
+	(GroupPhase)(0),      // 0: skein.replay.v1.GroupPhase
+	(*Item)(nil),         // 1: skein.replay.v1.Item
+	(*Record)(nil),       // 2: skein.replay.v1.Record
+	(*RunSpec)(nil),      // 3: skein.replay.v1.RunSpec
+	(*Metric)(nil),       // 4: skein.replay.v1.Metric
+	(*StepRecord)(nil),   // 5: skein.replay.v1.StepRecord
+	(*Policy)(nil),       // 6: skein.replay.v1.Policy
+	(*Command)(nil),      // 7: skein.replay.v1.Command
+	(*CreateRun)(nil),    // 8: skein.replay.v1.CreateRun
+	(*FinishRun)(nil),    // 9: skein.replay.v1.FinishRun
+	(*TakeTickets)(nil),  // 10: skein.replay.v1.TakeTickets
+	(*ReturnTicket)(nil), // 11: skein.replay.v1.ReturnTicket
+	(*AppendItems)(nil),  // 12: skein.replay.v1.AppendItems
+	(*Tick)(nil),         // 13: skein.replay.v1.Tick
+	(*AcquireLease)(nil), // 14: skein.replay.v1.AcquireLease
+	(*ExtendLease)(nil),  // 15: skein.replay.v1.ExtendLease
+	(*CommitStep)(nil),   // 16: skein.replay.v1.CommitStep
+	(*ReleaseLease)(nil), // 17: skein.replay.v1.ReleaseLease
+	(*RequestEval)(nil),  // 18: skein.replay.v1.RequestEval
+	(*Count)(nil),        // 19: skein.replay.v1.Count
+	(*LagCount)(nil),     // 20: skein.replay.v1.LagCount
+	(*RunState)(nil),     // 21: skein.replay.v1.RunState
+	(*Member)(nil),       // 22: skein.replay.v1.Member
+	(*GroupState)(nil),   // 23: skein.replay.v1.GroupState
+	(*ItemState)(nil),    // 24: skein.replay.v1.ItemState
+	(*LeaseState)(nil),   // 25: skein.replay.v1.LeaseState
+	(*WorkerState)(nil),  // 26: skein.replay.v1.WorkerState
+	(*EvalState)(nil),    // 27: skein.replay.v1.EvalState
+	(*Expiry)(nil),       // 28: skein.replay.v1.Expiry
+	(*Pair)(nil),         // 29: skein.replay.v1.Pair
 }
 var file_skein_replay_v1_replay_proto_depIdxs = []int32{
-	2,  // 0: skein.replay.v1.Record.item:type_name -> skein.replay.v1.Item
-	6,  // 1: skein.replay.v1.StepRecord.metrics:type_name -> skein.replay.v1.Metric
-	2,  // 2: skein.replay.v1.LeasedGroup.items:type_name -> skein.replay.v1.Item
-	9,  // 3: skein.replay.v1.Lease.groups:type_name -> skein.replay.v1.LeasedGroup
-	12, // 4: skein.replay.v1.Command.create_run:type_name -> skein.replay.v1.CreateRun
-	13, // 5: skein.replay.v1.Command.finish_run:type_name -> skein.replay.v1.FinishRun
-	14, // 6: skein.replay.v1.Command.take_tickets:type_name -> skein.replay.v1.TakeTickets
-	15, // 7: skein.replay.v1.Command.return_ticket:type_name -> skein.replay.v1.ReturnTicket
-	16, // 8: skein.replay.v1.Command.append_items:type_name -> skein.replay.v1.AppendItems
-	17, // 9: skein.replay.v1.Command.tick:type_name -> skein.replay.v1.Tick
-	18, // 10: skein.replay.v1.Command.acquire_lease:type_name -> skein.replay.v1.AcquireLease
-	19, // 11: skein.replay.v1.Command.extend_lease:type_name -> skein.replay.v1.ExtendLease
-	20, // 12: skein.replay.v1.Command.commit_step:type_name -> skein.replay.v1.CommitStep
-	21, // 13: skein.replay.v1.Command.release_lease:type_name -> skein.replay.v1.ReleaseLease
-	22, // 14: skein.replay.v1.Command.request_eval:type_name -> skein.replay.v1.RequestEval
-	5,  // 15: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
-	2,  // 16: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
-	7,  // 17: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
-	0,  // 18: skein.replay.v1.Result.code:type_name -> skein.replay.v1.ErrorCode
-	4,  // 19: skein.replay.v1.Result.tickets:type_name -> skein.replay.v1.Ticket
-	24, // 20: skein.replay.v1.Result.append:type_name -> skein.replay.v1.AppendOutcome
-	10, // 21: skein.replay.v1.Result.lease:type_name -> skein.replay.v1.Lease
-	5,  // 22: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
-	25, // 23: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
-	25, // 24: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
-	26, // 25: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
-	1,  // 26: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
-	28, // 27: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
-	2,  // 28: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	1,  // 0: skein.replay.v1.Record.item:type_name -> skein.replay.v1.Item
+	4,  // 1: skein.replay.v1.StepRecord.metrics:type_name -> skein.replay.v1.Metric
+	8,  // 2: skein.replay.v1.Command.create_run:type_name -> skein.replay.v1.CreateRun
+	9,  // 3: skein.replay.v1.Command.finish_run:type_name -> skein.replay.v1.FinishRun
+	10, // 4: skein.replay.v1.Command.take_tickets:type_name -> skein.replay.v1.TakeTickets
+	11, // 5: skein.replay.v1.Command.return_ticket:type_name -> skein.replay.v1.ReturnTicket
+	12, // 6: skein.replay.v1.Command.append_items:type_name -> skein.replay.v1.AppendItems
+	13, // 7: skein.replay.v1.Command.tick:type_name -> skein.replay.v1.Tick
+	14, // 8: skein.replay.v1.Command.acquire_lease:type_name -> skein.replay.v1.AcquireLease
+	15, // 9: skein.replay.v1.Command.extend_lease:type_name -> skein.replay.v1.ExtendLease
+	16, // 10: skein.replay.v1.Command.commit_step:type_name -> skein.replay.v1.CommitStep
+	17, // 11: skein.replay.v1.Command.release_lease:type_name -> skein.replay.v1.ReleaseLease
+	18, // 12: skein.replay.v1.Command.request_eval:type_name -> skein.replay.v1.RequestEval
+	3,  // 13: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
+	1,  // 14: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
+	5,  // 15: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
+	3,  // 16: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
+	19, // 17: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
+	19, // 18: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
+	20, // 19: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
+	0,  // 20: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
+	22, // 21: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
+	1,  // 22: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_skein_replay_v1_replay_proto_init() }
@@ -3259,7 +2760,7 @@ func file_skein_replay_v1_replay_proto_init() {
 	if File_skein_replay_v1_replay_proto != nil {
 		return
 	}
-	file_skein_replay_v1_replay_proto_msgTypes[9].OneofWrappers = []any{
+	file_skein_replay_v1_replay_proto_msgTypes[6].OneofWrappers = []any{
 		(*Command_CreateRun)(nil),
 		(*Command_FinishRun)(nil),
 		(*Command_TakeTickets)(nil),
@@ -3277,8 +2778,8 @@ func file_skein_replay_v1_replay_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_replay_v1_replay_proto_rawDesc), len(file_skein_replay_v1_replay_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   34,
+			NumEnums:      1,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
