@@ -173,19 +173,17 @@ func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*m
 	return &member{opt: o, name: id, kind: role, client: client, began: time.Now()}, nil
 }
 
+// dial connects with the certificate in dir, or joins for one. Without a
+// certificate a token is needed.
 func dial(ctx context.Context, addrs []string, token, id, role, dir string) (*cluster.Client, error) {
-	ident, err := cluster.LoadIdentity(dir)
-	if errors.Is(err, cluster.ErrNoIdentity) {
-		t, perr := cluster.ParseToken(token)
-		if perr != nil {
-			return nil, perr
+	cfg := cluster.JoinConfig{Addrs: addrs, ID: id, Role: role, Dir: dir}
+	if token != "" {
+		var err error
+		if cfg.Token, err = cluster.ParseToken(token); err != nil {
+			return nil, err
 		}
-		ident, err = cluster.Join(ctx, cluster.JoinConfig{Addrs: addrs, Token: t, ID: id, Role: role, Dir: dir})
 	}
-	if err != nil {
-		return nil, err
-	}
-	return cluster.Dial(ctx, addrs, ident, dir)
+	return cluster.Connect(ctx, cfg)
 }
 
 // nodeID is the id given, the one kept in dir, or a new one, which is kept: a
