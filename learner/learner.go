@@ -65,11 +65,7 @@ func New(c Config, ident Identity, tr model.Trainer, start []float32) (*Learner,
 	}, nil
 }
 
-// Config is the configuration given.
-func (l *Learner) Config() Config { return l.cfg }
-
-// StepNumber is the number of steps made; Version the policy version of the
-// parameters.
+// StepNumber is the number of steps made.
 func (l *Learner) StepNumber() uint64 { return l.step }
 
 // Version is the policy version the parameters are.

@@ -23,9 +23,6 @@ func detect() level {
 	return portable
 }
 
-// Kernel names the instruction set in use: "avx512", "avx2" or "portable".
-func Kernel() string { return [...]string{"portable", "avx2", "avx512"}[active] }
-
 // kernelRows is the height of the next micro-kernel when n rows are left.
 func kernelRows(n int) int {
 	switch {

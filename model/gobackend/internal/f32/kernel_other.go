@@ -2,9 +2,6 @@
 
 package f32
 
-// Kernel names the instruction set in use.
-func Kernel() string { return "portable" }
-
 func kernelRows(n int) int { return min(n, 12) }
 
 func kernel(mr int, a *float32, rs, cs int, b *float32, bs int, c *float32, ldc, k int, acc bool) {
