@@ -41,12 +41,17 @@ type Config struct {
 }
 
 // LimitsConfig says when a run that makes no progress ends with an error
-// instead of waiting on.
+// instead of waiting on, and what it may leave on disk.
 type LimitsConfig struct {
 	// MaxIdle is how long the learner waits for a complete group.
 	MaxIdle time.Duration `yaml:"max_idle"`
 	// MaxEmpty is how many batches in a row may hold nothing to train.
 	MaxEmpty int `yaml:"max_empty"`
+	// SaveTotalLimit is for how many of the last steps the store keeps the
+	// checkpoints, 16 bytes a trained parameter each, on every replica. Older
+	// steps cannot be verified any more; their adapters and EventLogs stay. 0
+	// keeps all.
+	SaveTotalLimit uint32 `yaml:"save_total_limit"`
 }
 
 // TaskConfig picks the task source.
@@ -205,8 +210,17 @@ func (c Config) Validate() error {
 	if c.Limits.MaxEmpty < 1 {
 		bad("limits.max_empty", c.Limits.MaxEmpty, "allow at least one empty batch before giving up")
 	}
-	if err := c.Training.Validate(); err != nil {
-		errs = append(errs, fmt.Errorf("training: %w", err))
+	return errors.Join(append(errs, within("training", c.Training.Validate())...)...)
+}
+
+// within puts the section's name before each of the problems found in it.
+func within(section string, err error) (errs []error) {
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range many.Unwrap() {
+			errs = append(errs, within(section, e)...)
+		}
+	} else if err != nil {
+		errs = append(errs, fmt.Errorf("%s.%w", section, err))
 	}
-	return errors.Join(errs...)
+	return errs
 }

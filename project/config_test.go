@@ -72,14 +72,38 @@ func TestSet(t *testing.T) {
 	require.Equal(t, map[string]string{"seed": "7"}, c.Task.Options)
 
 	for set, want := range map[string]string{
-		"run":                 "key.path=value",
-		"run.x=1":             `"run" is not a section`,
-		"training.nosuch=1":   "field nosuch not found",
-		"lora.rank=[":         "is not YAML",
-		"training.epsilon=no": "cannot unmarshal",
+		"run":                       "key.path=value",
+		"run.x=1":                   `"run" is not a section`,
+		"training.nosuch=1":         "training.nosuch: unknown key",
+		"training.epsilom=1":        "training.epsilom: unknown key: did you mean epsilon?",
+		"lora.rank=[":               "is not YAML",
+		"training.epsilon=no":       `training.epsilon: "no" is not a number`,
+		"training=3":                `training: "3" is not a section`,
+		"rollout.slots=1.5":         `rollout.slots: "1.5" is not a whole number`,
+		"lora.targets=q_proj":       `lora.targets: "q_proj" is not a list`,
+		"rollout.turn_timeout=soon": `rollout.turn_timeout: "soon" is not a duration`,
+		"rollout.turn_timeout=30":   `rollout.turn_timeout: "30" is not a duration such as 30s`,
 	} {
 		_, _, err := Load("testdata/minimal.good.yml", []string{set})
 		require.ErrorContains(t, err, want, set)
+	}
+}
+
+// What --set says wins over the file, whichever of a key's names either uses.
+func TestSetByAlias(t *testing.T) {
+	c, notes, err := Load("testdata/aliases.good.yml", []string{"training.learning_rate=2e-4", "training.n=6", "training.group_size=7"})
+	require.NoError(t, err)
+	require.Equal(t, 2e-4, c.Training.LearningRate)
+	require.Equal(t, 7, c.Training.NumGenerations)
+	require.Contains(t, notes, "training.n is read as training.num_generations")
+}
+
+// Every problem comes with its path, even in one message.
+func TestProblemsHavePaths(t *testing.T) {
+	_, err := Parse([]byte("training: {num_generations: 1, max_steps: 0, no: 1}\nlora: 3\nlora: {rank: 1}\n"))
+	require.Error(t, err)
+	for _, want := range []string{"training.num_generations: 1", "training.max_steps: 0", "training.no: unknown key", `lora: "3" is not a section`, "lora: given twice"} {
+		require.ErrorContains(t, err, want)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -66,43 +67,45 @@ func parse(text []byte, sets []string) (Config, []string, error) {
 			return Config{}, nil, fmt.Errorf("line %d: a configuration is a mapping of keys to values", root.Line)
 		}
 	}
-	for _, s := range sets {
-		if err := set(root, s); err != nil {
-			return Config{}, nil, err
-		}
-	}
 	notes, err := renameAliases(root)
 	if err != nil {
 		return Config{}, nil, err
 	}
-	// Decoding the edited tree strictly needs its text: Node.Decode has no
-	// KnownFields.
-	edited, err := yaml.Marshal(root)
-	if err != nil {
-		return Config{}, nil, err
+	for _, s := range sets {
+		note, err := set(root, s)
+		if err != nil {
+			return Config{}, nil, err
+		}
+		if note != "" && !slices.Contains(notes, note) {
+			notes = append(notes, note)
+		}
 	}
+	problems := checkTree(root, reflect.TypeFor[Config](), "")
 	cfg := DefaultConfig()
-	strict := yaml.NewDecoder(bytes.NewReader(edited))
-	strict.KnownFields(true)
-	decodeErr := strict.Decode(&cfg)
-	if errors.Is(decodeErr, io.EOF) {
-		decodeErr = nil
+	if err := root.Decode(&cfg); err != nil {
+		problems = append(problems, err)
 	}
-	if err := errors.Join(decodeErr, cfg.Validate()); err != nil {
+	if err := errors.Join(append(problems, cfg.Validate())...); err != nil {
 		return Config{}, notes, err
 	}
 	return cfg, notes, nil
 }
 
-// set applies "a.b.c=value" (value in YAML) to a mapping tree.
-func set(root *yaml.Node, assignment string) error {
+// set applies "a.b.c=value" (value in YAML) to a mapping tree. An alias is
+// read as the key it stands for, which the note says.
+func set(root *yaml.Node, assignment string) (note string, err error) {
 	key, value, ok := strings.Cut(assignment, "=")
 	if !ok || key == "" {
-		return fmt.Errorf("--set %q: write it as key.path=value", assignment)
+		return "", fmt.Errorf("--set %q: write it as key.path=value", assignment)
+	}
+	if section, alias, ok := strings.Cut(key, "."); ok {
+		if name, ok := aliases[section][alias]; ok {
+			key, note = section+"."+name, aliasNote(section, alias, name)
+		}
 	}
 	var v yaml.Node
 	if err := yaml.Unmarshal([]byte(value), &v); err != nil {
-		return fmt.Errorf("--set %s: the value %q is not YAML: %w", key, value, err)
+		return "", fmt.Errorf("--set %s: the value %q is not YAML: %w", key, value, err)
 	}
 	leaf := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: ""}
 	if len(v.Content) == 1 {
@@ -118,18 +121,18 @@ func set(root *yaml.Node, assignment string) error {
 			} else {
 				at.Content = append(at.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: p}, leaf)
 			}
-			return nil
+			return note, nil
 		}
 		if child == nil {
 			child = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 			at.Content = append(at.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: p}, child)
 		}
 		if child.Kind != yaml.MappingNode {
-			return fmt.Errorf("--set %s: %q is not a section", key, strings.Join(parts[:i+1], "."))
+			return "", fmt.Errorf("--set %s: %q is not a section", key, strings.Join(parts[:i+1], "."))
 		}
 		at = child
 	}
-	return nil
+	return note, nil
 }
 
 func lookup(m *yaml.Node, key string) *yaml.Node {
@@ -159,11 +162,15 @@ func renameAliases(root *yaml.Node) (notes []string, err error) {
 				return nil, fmt.Errorf("%s.%s and %s.%s mean the same: keep one", section, alias, section, name)
 			}
 			m.Content[i].Value = name
-			notes = append(notes, fmt.Sprintf("%s.%s is read as %s.%s", section, alias, section, name))
+			notes = append(notes, aliasNote(section, alias, name))
 		}
 	}
 	slices.Sort(notes)
 	return notes, nil
+}
+
+func aliasNote(section, alias, name string) string {
+	return fmt.Sprintf("%s.%s is read as %s.%s", section, alias, section, name)
 }
 
 // YAML is the resolved configuration as saved with the run.
