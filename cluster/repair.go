@@ -20,7 +20,7 @@ const (
 	repairBatch = 256 // payloads looked for at once
 	blobRounds  = 5   // of repair between looks for blobs
 
-	collectEvery = 10 * time.Minute
+	collectEvery = 2 * time.Minute
 	blobGrace    = time.Hour // between a blob and the commit that refers to it
 )
 
@@ -51,8 +51,9 @@ func (r *repairer) run() {
 	}
 }
 
-// collect deletes, now and then, blobs that no step came to refer to: those of
-// a learner that died before its commit. Only a replica that knows the newest
+// collect deletes, now and then, blobs that no step came to refer to (those of a
+// learner that died before its commit) and checkpoints that their run no longer
+// keeps. Only a replica that knows the newest
 // commits may judge.
 func (r *repairer) collect() {
 	t := time.NewTicker(collectEvery)

@@ -33,6 +33,8 @@ func (p *parts) spec() (replay.RunSpec, error) {
 		TicketTTL:     p.cfg.Rollout.GroupTimeout,
 		MaxAttempts:   p.cfg.Rollout.MaxAttempts,
 		BaseDigest:    p.model.Digest,
+
+		KeepCheckpoints: p.cfg.Limits.SaveTotalLimit,
 	}, err
 }
 

@@ -17,6 +17,10 @@ func VerifyStep(ctx context.Context, st replay.Store, run string, step uint64, l
 	if err != nil {
 		return nil, err
 	}
+	if keep := uint64(status.Spec.KeepCheckpoints); keep > 0 && status.LastStep != nil && step > 0 && step+keep <= status.LastStep.Step {
+		return nil, fmt.Errorf("project: verify step %d of run %s: the run keeps the checkpoints of its last %d steps (limits.save_total_limit), %d to %d: verify one of those: %w",
+			step, run, keep, status.LastStep.Step-keep+1, status.LastStep.Step, replay.ErrNotFound)
+	}
 	c, err := Parse(status.Spec.Config)
 	if err != nil {
 		return nil, fmt.Errorf("project: configuration of run %s: %w", run, err)

@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -423,14 +424,15 @@ func TestSpecValidate(t *testing.T) {
 	s := newSim(t, 2, 2, 0)
 	base := s.status().Spec
 	for field, change := range map[string]func(*RunSpec){
-		"GroupSize":     func(r *RunSpec) { r.GroupSize++ },
-		"GroupsPerStep": func(r *RunSpec) { r.GroupsPerStep++ },
-		"MaxStaleness":  func(r *RunSpec) { r.MaxStaleness++ },
-		"TicketTTL":     func(r *RunSpec) { r.TicketTTL++ },
-		"MaxAttempts":   func(r *RunSpec) { r.MaxAttempts++ },
-		"BaseDigest":    func(r *RunSpec) { r.BaseDigest = "x" },
-		"StartAdapter":  func(r *RunSpec) { r.StartAdapter = "x" },
-		"Config":        func(r *RunSpec) { r.Config = []byte("x") },
+		"GroupSize":       func(r *RunSpec) { r.GroupSize++ },
+		"GroupsPerStep":   func(r *RunSpec) { r.GroupsPerStep++ },
+		"MaxStaleness":    func(r *RunSpec) { r.MaxStaleness++ },
+		"TicketTTL":       func(r *RunSpec) { r.TicketTTL++ },
+		"MaxAttempts":     func(r *RunSpec) { r.MaxAttempts++ },
+		"BaseDigest":      func(r *RunSpec) { r.BaseDigest = "x" },
+		"StartAdapter":    func(r *RunSpec) { r.StartAdapter = "x" },
+		"KeepCheckpoints": func(r *RunSpec) { r.KeepCheckpoints++ },
+		"Config":          func(r *RunSpec) { r.Config = []byte("x") },
 	} {
 		spec := base
 		change(&spec)
@@ -453,7 +455,7 @@ func TestBlobsOfState(t *testing.T) {
 	s.ckpt = "start"
 	s.finish(s.take(1)[0])
 	require.NoError(t, s.commit(s.lease(1)))
-	live, err := Blobs(s.kv)
+	live, expired, err := Blobs(s.kv)
 	require.NoError(t, err)
 	var got []string
 	for d := range live {
@@ -461,4 +463,45 @@ func TestBlobsOfState(t *testing.T) {
 	}
 	slices.Sort(got)
 	require.Equal(t, []string{"adapter1", "ckpt1", "start"}, got)
+	require.Empty(t, expired)
+}
+
+// TestKeptCheckpoints: the last two steps can be recomputed, which takes three
+// checkpoints; adapters stay; another run that refers to a checkpoint keeps it.
+func TestKeptCheckpoints(t *testing.T) {
+	s := newSim(t, 1, 1, 0)
+	spec := s.status().Spec
+	spec.Run, spec.KeepCheckpoints = "k", 2
+	kv := NewMemKV()
+	s.kv = kv
+	require.NoError(t, s.do(CreateRunCmd{s.now, spec}).Err)
+	step := func(n uint64) {
+		tk := s.do(TakeTicketsCmd{s.now, "k", "w", 1, ""}).Tickets[0]
+		require.Empty(t, s.do(AppendItemsCmd{s.now, []Item{s.item(tk, 0)}}).Append[0].Rejected)
+		l := s.do(AcquireLeaseCmd{s.now, LeaseRequest{Run: "k", Holder: "h", Groups: 1, LearnerVersion: n - 1, TTL: time.Minute}}).Lease
+		require.NoError(t, s.do(CommitStepCmd{s.now, StepRecord{Run: "k", Step: n, Version: n, Lease: l.ID, LogIDs: []string{l.Groups[0].Items[0].LogID},
+			PrevCheckpoint: fmt.Sprint("c", n-1), Checkpoint: fmt.Sprint("c", n), Adapter: fmt.Sprint("a", n)}}).Err)
+	}
+	sorted := func(m map[string]bool) []string { return slices.Sorted(maps.Keys(m)) }
+	for n, want := range [][2][]string{
+		1: {{"a1", "c0", "c1"}, nil},
+		2: {{"a1", "a2", "c0", "c1", "c2"}, nil},
+		3: {{"a1", "a2", "a3", "c1", "c2", "c3"}, {"c0"}},
+		4: {{"a1", "a2", "a3", "a4", "c2", "c3", "c4"}, {"c0", "c1"}},
+	} {
+		if n == 0 {
+			continue
+		}
+		step(uint64(n))
+		live, expired, err := Blobs(s.kv)
+		require.NoError(t, err)
+		require.Equal(t, want[0], sorted(live))
+		require.Equal(t, want[1], sorted(expired))
+	}
+	other := spec
+	other.Run, other.StartAdapter = "other", "c0"
+	require.NoError(t, s.do(CreateRunCmd{s.now, other}).Err)
+	_, expired, err := Blobs(s.kv)
+	require.NoError(t, err)
+	require.Equal(t, []string{"c1"}, sorted(expired))
 }

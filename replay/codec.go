@@ -52,7 +52,7 @@ func itemFromPB(m *pb.Item) Item {
 func specToPB(s RunSpec) *pb.RunSpec {
 	return &pb.RunSpec{
 		Run: s.Run, Config: s.Config, GroupSize: s.GroupSize, GroupsPerStep: s.GroupsPerStep, MaxStaleness: s.MaxStaleness,
-		TicketTtl: int64(s.TicketTTL), MaxAttempts: s.MaxAttempts, BaseDigest: s.BaseDigest, StartAdapter: s.StartAdapter,
+		TicketTtl: int64(s.TicketTTL), MaxAttempts: s.MaxAttempts, BaseDigest: s.BaseDigest, StartAdapter: s.StartAdapter, KeepCheckpoints: s.KeepCheckpoints,
 	}
 }
 
@@ -62,7 +62,7 @@ func specFromPB(m *pb.RunSpec) RunSpec {
 	}
 	return RunSpec{
 		Run: m.Run, Config: m.Config, GroupSize: m.GroupSize, GroupsPerStep: m.GroupsPerStep, MaxStaleness: m.MaxStaleness,
-		TicketTTL: time.Duration(m.TicketTtl), MaxAttempts: m.MaxAttempts, BaseDigest: m.BaseDigest, StartAdapter: m.StartAdapter,
+		TicketTTL: time.Duration(m.TicketTtl), MaxAttempts: m.MaxAttempts, BaseDigest: m.BaseDigest, StartAdapter: m.StartAdapter, KeepCheckpoints: m.KeepCheckpoints,
 	}
 }
 

@@ -99,6 +99,9 @@ type RunSpec struct {
 	// StartAdapter is the blob digest of policy version 0's adapter (a warmed
 	// up start); "" starts from the base model.
 	StartAdapter string
+	// KeepCheckpoints is for how many of the last steps the checkpoints are
+	// kept: those steps can be recomputed. 0 keeps all. Adapters and logs stay.
+	KeepCheckpoints uint32
 }
 
 // LeaseRequest asks for complete groups no staler than the run's bound at

@@ -128,6 +128,8 @@ func specDiff(have, want RunSpec) string {
 		return diff("BaseDigest", have.BaseDigest, want.BaseDigest)
 	case have.StartAdapter != want.StartAdapter:
 		return diff("StartAdapter", have.StartAdapter, want.StartAdapter)
+	case have.KeepCheckpoints != want.KeepCheckpoints:
+		return diff("KeepCheckpoints", have.KeepCheckpoints, want.KeepCheckpoints)
 	case !bytes.Equal(have.Config, want.Config):
 		return fmt.Sprintf("Config (%d bytes there, %d here) differs", len(have.Config), len(want.Config))
 	}

@@ -728,6 +728,40 @@ func TestCollectBlobs(t *testing.T) {
 	require.ErrorIs(t, err, ErrInvalid)
 }
 
+// TestCollectExpiredCheckpoints: a checkpoint its run no longer keeps goes
+// without grace, and is not repaired.
+func TestCollectExpiredCheckpoints(t *testing.T) {
+	l := openLocal(t, t.TempDir(), testOptions())
+	apply(t, l, CreateRunCmd{epoch, RunSpec{Run: "r", GroupSize: 1, GroupsPerStep: 1, TicketTTL: time.Minute, MaxAttempts: 1, KeepCheckpoints: 1}})
+	put := func(s string) string {
+		d, err := l.PutBlob([]byte(s))
+		require.NoError(t, err)
+		return d
+	}
+	digests := []string{put("c0")}
+	for n := uint64(1); n <= 3; n++ {
+		g := apply(t, l, TakeTicketsCmd{epoch, "r", "w", 1, ""}).Tickets[0]
+		id := fmt.Sprint("x", n)
+		apply(t, l, AppendItemsCmd{epoch, []Item{{LogID: id, Run: "r", Table: "train", Group: g.Group, GroupSize: 1, Status: uint8(eventlog.OK), Tokens: 1,
+			MinVersion: n - 1, MaxVersion: n - 1, Digest: "d"}}})
+		lease := apply(t, l, AcquireLeaseCmd{epoch, LeaseRequest{Run: "r", Holder: "h", Groups: 1, LearnerVersion: n - 1, TTL: time.Minute}}).Lease
+		digests = append(digests, put(fmt.Sprint("c", n)))
+		require.NoError(t, apply(t, l, CommitStepCmd{epoch, StepRecord{Run: "r", Step: n, Version: n, Lease: lease.ID, LogIDs: []string{id},
+			PrevCheckpoint: digests[n-1], Checkpoint: digests[n], Adapter: put(fmt.Sprint("a", n))}}).Err)
+	}
+	dead := put("a learner's that died before its commit")
+	n, _, err := l.CollectBlobs(time.Now().Add(time.Second), time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	for i, d := range digests {
+		require.Equal(t, i >= 2, l.HasBlob(d), "c%d", i)
+	}
+	require.True(t, l.HasBlob(dead))
+	missing, err := l.MissingBlobs()
+	require.NoError(t, err)
+	require.Empty(t, missing)
+}
+
 func TestLocalOptionsValidate(t *testing.T) {
 	require.NoError(t, DefaultLocalOptions().Validate())
 	_, err := OpenLocal(t.TempDir(), LocalOptions{GCInterval: -1})

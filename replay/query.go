@@ -253,51 +253,64 @@ func NextExpiry(kv Reader) (int64, error) {
 	return at, err
 }
 
-// Blobs returns every blob digest the state refers to, base digests included:
-// the live set of blob collection.
-func Blobs(kv Reader) (map[string]bool, error) {
-	live := map[string]bool{}
-	err := errors.Join(
-		eachBlob(kv, func(d string) { live[d] = true }),
-		eachSpec(kv, func(s *pb.RunSpec) { live[s.GetBaseDigest()] = true }),
-	)
+// Blobs returns the blob digests the state refers to, base digests included:
+// live is what must be kept, expired the checkpoints of steps that their run no
+// longer keeps (RunSpec.KeepCheckpoints).
+func Blobs(kv Reader) (live, expired map[string]bool, err error) {
+	live, expired = map[string]bool{}, map[string]bool{}
+	err = eachBlob(kv, func(digest string, keep bool) {
+		if keep {
+			live[digest] = true
+		} else {
+			expired[digest] = true
+		}
+	})
+	err = errors.Join(err, eachRun(kv, func(r *pb.RunState) { live[r.GetSpec().GetBaseDigest()] = true }))
 	delete(live, "")
-	return live, err
+	for d := range live {
+		delete(expired, d)
+	}
+	return live, expired, err
 }
 
 // eachBlob calls fn for the start adapters of all runs and the adapters and
-// checkpoints of all steps, once each.
-func eachBlob(kv Reader, fn func(digest string)) error {
-	seen := map[string]bool{"": true}
-	once := func(digest string) {
-		if !seen[digest] {
-			seen[digest] = true
-			fn(digest)
+// checkpoints of all steps; keep says whether this step keeps it.
+func eachBlob(kv Reader, fn func(digest string, keep bool)) error {
+	some := func(digest string, keep bool) {
+		if digest != "" {
+			fn(digest, keep)
 		}
 	}
+	oldest := map[string]uint64{} // step of a run whose checkpoints are kept
+	err := eachRun(kv, func(r *pb.RunState) {
+		some(r.GetSpec().GetStartAdapter(), true)
+		if n := uint64(r.GetSpec().GetKeepCheckpoints()); n > 0 && r.LastStep >= n {
+			oldest[r.GetSpec().GetRun()] = r.LastStep - n + 1
+		}
+	})
 	var bad error
-	err := kv.Iterate(newKey('d'), nil, func(_, v []byte) bool {
+	return errors.Join(err, kv.Iterate(newKey('d'), nil, func(_, v []byte) bool {
 		m := new(pb.StepRecord)
 		if bad = proto.Unmarshal(v, m); bad != nil {
 			return false
 		}
-		once(m.PrevCheckpoint)
-		once(m.Checkpoint)
-		once(m.Adapter)
+		keep := m.Step >= oldest[m.Run]
+		some(m.PrevCheckpoint, keep)
+		some(m.Checkpoint, keep)
+		some(m.Adapter, true)
 		return true
-	})
-	return errors.Join(err, bad, eachSpec(kv, func(s *pb.RunSpec) { once(s.GetStartAdapter()) }))
+	}), bad)
 }
 
-// eachSpec calls fn with the spec of every run, without its configuration.
-func eachSpec(kv Reader, fn func(*pb.RunSpec)) error {
+// eachRun calls fn with the state of every run, without its configuration.
+func eachRun(kv Reader, fn func(*pb.RunState)) error {
 	var bad error
 	err := kv.Iterate(newKey('r'), nil, func(_, v []byte) bool {
 		m := new(pb.RunState)
 		if bad = proto.Unmarshal(v, m); bad != nil {
 			return false
 		}
-		fn(m.GetSpec())
+		fn(m)
 		return true
 	})
 	return errors.Join(err, bad)

@@ -21,7 +21,7 @@ func TestRunStartsFromItsStartAdapter(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, spec, st.Spec)
 	// Collecting unused blobs must not take it.
-	live, err := Blobs(kv)
+	live, _, err := Blobs(kv)
 	require.NoError(t, err)
 	require.True(t, live["blake3:warm"])
 

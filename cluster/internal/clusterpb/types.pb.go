@@ -588,18 +588,19 @@ func (x *Ticket) GetDone() []uint32 {
 }
 
 type RunSpec struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Config        []byte                 `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
-	GroupSize     uint32                 `protobuf:"varint,3,opt,name=group_size,json=groupSize,proto3" json:"group_size,omitempty"`
-	GroupsPerStep uint32                 `protobuf:"varint,4,opt,name=groups_per_step,json=groupsPerStep,proto3" json:"groups_per_step,omitempty"`
-	MaxStaleness  uint64                 `protobuf:"varint,5,opt,name=max_staleness,json=maxStaleness,proto3" json:"max_staleness,omitempty"`
-	TicketTtl     int64                  `protobuf:"varint,6,opt,name=ticket_ttl,json=ticketTtl,proto3" json:"ticket_ttl,omitempty"`
-	MaxAttempts   uint32                 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	BaseDigest    string                 `protobuf:"bytes,8,opt,name=base_digest,json=baseDigest,proto3" json:"base_digest,omitempty"`
-	StartAdapter  string                 `protobuf:"bytes,9,opt,name=start_adapter,json=startAdapter,proto3" json:"start_adapter,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Run             string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Config          []byte                 `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
+	GroupSize       uint32                 `protobuf:"varint,3,opt,name=group_size,json=groupSize,proto3" json:"group_size,omitempty"`
+	GroupsPerStep   uint32                 `protobuf:"varint,4,opt,name=groups_per_step,json=groupsPerStep,proto3" json:"groups_per_step,omitempty"`
+	MaxStaleness    uint64                 `protobuf:"varint,5,opt,name=max_staleness,json=maxStaleness,proto3" json:"max_staleness,omitempty"`
+	TicketTtl       int64                  `protobuf:"varint,6,opt,name=ticket_ttl,json=ticketTtl,proto3" json:"ticket_ttl,omitempty"`
+	MaxAttempts     uint32                 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
+	BaseDigest      string                 `protobuf:"bytes,8,opt,name=base_digest,json=baseDigest,proto3" json:"base_digest,omitempty"`
+	StartAdapter    string                 `protobuf:"bytes,9,opt,name=start_adapter,json=startAdapter,proto3" json:"start_adapter,omitempty"`
+	KeepCheckpoints uint32                 `protobuf:"varint,10,opt,name=keep_checkpoints,json=keepCheckpoints,proto3" json:"keep_checkpoints,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RunSpec) Reset() {
@@ -693,6 +694,13 @@ func (x *RunSpec) GetStartAdapter() string {
 		return x.StartAdapter
 	}
 	return ""
+}
+
+func (x *RunSpec) GetKeepCheckpoints() uint32 {
+	if x != nil {
+		return x.KeepCheckpoints
+	}
+	return 0
 }
 
 type LeasedGroup struct {
@@ -1431,7 +1439,7 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x04seed\x18\t \x01(\x04R\x04seed\x12\x18\n" +
 	"\aexpires\x18\n" +
 	" \x01(\x03R\aexpires\x12\x12\n" +
-	"\x04done\x18\v \x03(\rR\x04done\"\xa7\x02\n" +
+	"\x04done\x18\v \x03(\rR\x04done\"\xd2\x02\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -1444,7 +1452,9 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\fmax_attempts\x18\a \x01(\rR\vmaxAttempts\x12\x1f\n" +
 	"\vbase_digest\x18\b \x01(\tR\n" +
 	"baseDigest\x12#\n" +
-	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\"g\n" +
+	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\x12)\n" +
+	"\x10keep_checkpoints\x18\n" +
+	" \x01(\rR\x0fkeepCheckpoints\"g\n" +
 	"\vLeasedGroup\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12,\n" +

@@ -338,18 +338,19 @@ func (x *Record) GetData() []byte {
 }
 
 type RunSpec struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
-	Config        []byte                 `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
-	GroupSize     uint32                 `protobuf:"varint,3,opt,name=group_size,json=groupSize,proto3" json:"group_size,omitempty"`
-	GroupsPerStep uint32                 `protobuf:"varint,4,opt,name=groups_per_step,json=groupsPerStep,proto3" json:"groups_per_step,omitempty"`
-	MaxStaleness  uint64                 `protobuf:"varint,5,opt,name=max_staleness,json=maxStaleness,proto3" json:"max_staleness,omitempty"`
-	TicketTtl     int64                  `protobuf:"varint,6,opt,name=ticket_ttl,json=ticketTtl,proto3" json:"ticket_ttl,omitempty"`
-	MaxAttempts   uint32                 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	BaseDigest    string                 `protobuf:"bytes,8,opt,name=base_digest,json=baseDigest,proto3" json:"base_digest,omitempty"`
-	StartAdapter  string                 `protobuf:"bytes,9,opt,name=start_adapter,json=startAdapter,proto3" json:"start_adapter,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Run             string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Config          []byte                 `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
+	GroupSize       uint32                 `protobuf:"varint,3,opt,name=group_size,json=groupSize,proto3" json:"group_size,omitempty"`
+	GroupsPerStep   uint32                 `protobuf:"varint,4,opt,name=groups_per_step,json=groupsPerStep,proto3" json:"groups_per_step,omitempty"`
+	MaxStaleness    uint64                 `protobuf:"varint,5,opt,name=max_staleness,json=maxStaleness,proto3" json:"max_staleness,omitempty"`
+	TicketTtl       int64                  `protobuf:"varint,6,opt,name=ticket_ttl,json=ticketTtl,proto3" json:"ticket_ttl,omitempty"`
+	MaxAttempts     uint32                 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
+	BaseDigest      string                 `protobuf:"bytes,8,opt,name=base_digest,json=baseDigest,proto3" json:"base_digest,omitempty"`
+	StartAdapter    string                 `protobuf:"bytes,9,opt,name=start_adapter,json=startAdapter,proto3" json:"start_adapter,omitempty"`
+	KeepCheckpoints uint32                 `protobuf:"varint,10,opt,name=keep_checkpoints,json=keepCheckpoints,proto3" json:"keep_checkpoints,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *RunSpec) Reset() {
@@ -443,6 +444,13 @@ func (x *RunSpec) GetStartAdapter() string {
 		return x.StartAdapter
 	}
 	return ""
+}
+
+func (x *RunSpec) GetKeepCheckpoints() uint32 {
+	if x != nil {
+		return x.KeepCheckpoints
+	}
+	return 0
 }
 
 type Metric struct {
@@ -2485,7 +2493,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\acreated\x18\x14 \x01(\x03R\acreated\"G\n" +
 	"\x06Record\x12)\n" +
 	"\x04item\x18\x01 \x01(\v2\x15.skein.replay.v1.ItemR\x04item\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\xa7\x02\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xd2\x02\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -2498,7 +2506,9 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\fmax_attempts\x18\a \x01(\rR\vmaxAttempts\x12\x1f\n" +
 	"\vbase_digest\x18\b \x01(\tR\n" +
 	"baseDigest\x12#\n" +
-	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\"2\n" +
+	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\x12)\n" +
+	"\x10keep_checkpoints\x18\n" +
+	" \x01(\rR\x0fkeepCheckpoints\"2\n" +
 	"\x06Metric\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value\"\xc7\x02\n" +
