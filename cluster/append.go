@@ -65,32 +65,29 @@ func (a *appender) append(ctx context.Context, recs []replay.Record) ([]replay.A
 	if err := a.n.mustLead(); err != nil {
 		return nil, err
 	}
-	for i := range recs {
-		if err := checkRecord(&recs[i]); err != nil {
-			return nil, err
-		}
-	}
+	all := sift(recs, a.n.cfg.Store.Verify)
 	start := time.Now()
 	var parts []*pending
 	var failed error
-	for _, part := range pack(recs) {
-		p, err := a.submit(ctx, recs[part.from:part.to])
+	for _, part := range pack(all.good) {
+		p, err := a.submit(ctx, all.good[part.from:part.to])
 		if err != nil {
 			failed = err
 			break
 		}
 		parts = append(parts, p)
 	}
-	var out []replay.AppendResult
+	var results []replay.AppendResult
 	for _, p := range parts { // also after a failure: their room is taken
 		res, err := a.wait(ctx, p)
-		out, failed = append(out, res...), cmp.Or(failed, err)
+		results, failed = append(results, res...), cmp.Or(failed, err)
 	}
 	if failed != nil {
 		a.n.metrics.failed.Inc()
 		return nil, failed
 	}
-	a.n.metrics.appended(len(recs), time.Since(start))
+	a.n.metrics.appended(len(all.good), time.Since(start))
+	out := all.merge(results)
 	var rejected []error
 	for i, r := range out {
 		if r.Rejected != "" {
@@ -167,6 +164,44 @@ func pack(recs []replay.Record) []part {
 		size += len(recs[i].Bytes)
 	}
 	return out
+}
+
+// sifted are the records of one append that replicas can take, and what is
+// already said of the others: a bad record costs no other.
+type sifted struct {
+	good []replay.Record
+	at   []int // position of each in the append
+	out  []replay.AppendResult
+	errs []error // of the rejected ones
+}
+
+// sift checks records; verify (nil = none) is the storage's own check, which
+// would refuse all that share the bad one's chunk.
+func sift(recs []replay.Record, verify func(replay.Item, []byte) error) sifted {
+	s := sifted{out: make([]replay.AppendResult, len(recs))}
+	for i := range recs {
+		err := checkRecord(&recs[i])
+		if err == nil && verify != nil {
+			if err = verify(recs[i].Item, recs[i].Bytes); err != nil {
+				err = fmt.Errorf("%w: log %q: %w", replay.ErrInvalid, recs[i].Item.LogID, err)
+			}
+		}
+		if err != nil {
+			s.out[i].Rejected = err.Error()
+			s.errs = append(s.errs, err)
+			continue
+		}
+		s.good, s.at = append(s.good, recs[i]), append(s.at, i)
+	}
+	return s
+}
+
+// merge puts the results of the good records in their places.
+func (s sifted) merge(results []replay.AppendResult) []replay.AppendResult {
+	for i, r := range results {
+		s.out[s.at[i]] = r
+	}
+	return s.out
 }
 
 // checkRecord refuses what no replica could take.

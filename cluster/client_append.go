@@ -18,14 +18,13 @@ import (
 // over one stream; those that were answered are not sent again when the leader
 // changes in between. LogIDs make the rest idempotent.
 func (c *Client) Append(ctx context.Context, recs []replay.Record) ([]replay.AppendResult, error) {
-	for i := range recs {
-		if err := checkRecord(&recs[i]); err != nil {
-			return nil, err
-		}
+	all := sift(recs, nil)
+	if recs = all.good; len(recs) == 0 {
+		return all.out, errors.Join(all.errs...)
 	}
 	out := make([]replay.AppendResult, len(recs))
 	left := pack(recs)
-	var rejected []error
+	rejected := all.errs
 	err := c.call(ctx, fmt.Sprintf("append %d logs", len(recs)), appendWait, func(ctx context.Context, l *link, _ bool) error {
 		st, err := c.stream(l)
 		if err != nil {
@@ -66,7 +65,7 @@ func (c *Client) Append(ctx context.Context, recs []replay.Record) ([]replay.App
 	if err != nil {
 		return nil, err
 	}
-	return out, errors.Join(rejected...)
+	return all.merge(out), errors.Join(rejected...)
 }
 
 // worst is the error that decides what happens next: one that ends the call

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -343,8 +344,39 @@ func TestRejectedRecordsAreNamed(t *testing.T) {
 	require.ErrorIs(t, err, replay.ErrNotFound)
 	short := testRecord("r", "short", 10)
 	short.Item.Size = 11
-	_, err = cl.Append(ctx, []replay.Record{short})
+	res, err = cl.Append(ctx, []replay.Record{testRecord("r", "good2", 10), short, testRecord("r", "good3", 10)})
 	require.ErrorIs(t, err, replay.ErrInvalid)
+	require.Contains(t, res[1].Rejected, "short")
+	_, err = cl.Fetch(ctx, []string{"good2", "good3"})
+	require.NoError(t, err)
+	res, err = cl.Append(ctx, []replay.Record{short})
+	require.ErrorIs(t, err, replay.ErrInvalid)
+	require.Len(t, res, 1)
+}
+
+// A record that the storage would refuse is told so alone; those of other
+// callers, which would share its chunk, are taken.
+func TestUnverifiableRecordCostsNoOther(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig(t.TempDir())
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	cfg.Store.Verify = func(it replay.Item, _ []byte) error {
+		if it.LogID == "forged" {
+			return errors.New("digest of other bytes")
+		}
+		return nil
+	}
+	n, err := OpenLocal(cfg)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, n.Close()) })
+	ctx := testCtx(t)
+	s := n.Store()
+	require.NoError(t, s.CreateRun(ctx, testSpec("r")))
+	res, err := s.Append(ctx, []replay.Record{testRecord("r", "a", 10), testRecord("r", "forged", 10), testRecord("r", "b", 10)})
+	require.ErrorIs(t, err, replay.ErrInvalid)
+	require.Equal(t, []bool{false, true, false}, []bool{res[0].Rejected != "", res[1].Rejected != "", res[2].Rejected != ""})
+	_, err = s.Fetch(ctx, []string{"a", "b"})
+	require.NoError(t, err)
 }
 
 func TestBlobs(t *testing.T) {
