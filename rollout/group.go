@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,7 +68,7 @@ func (w *Worker) group(ctx context.Context, t replay.Ticket, spec replay.RunSpec
 		wg.Go(func() {
 			log, err := w.member(ctx, t, m, task, taskErr, policy, deadline)
 			if err == nil {
-				err = w.out.append(log, keep)
+				err = w.append(log, keep)
 			}
 			if err != nil {
 				if ctx.Err() == nil {
@@ -83,6 +84,21 @@ func (w *Worker) group(ctx context.Context, t replay.Ticket, spec replay.RunSpec
 	if unfinished > 0 {
 		w.giveBack(ctx, t)
 	}
+}
+
+// append records a log. One that the store can never take is recorded as failed
+// with the store's reason instead: rolled out again it would be rejected again.
+func (w *Worker) append(log *eventlog.Log, keep time.Time) error {
+	err := w.out.append(log, keep)
+	if !errors.Is(err, replay.ErrInvalid) {
+		return err
+	}
+	w.report("append", err)
+	failed, ferr := failedLog(Request{ID: log.ID, Meta: log.Meta}, Task{ID: log.Meta.Task, Source: log.Meta.Source}, w.parts.Now(), "store: "+err.Error())
+	if ferr != nil {
+		return errors.Join(err, ferr)
+	}
+	return w.out.append(failed, keep)
 }
 
 func (w *Worker) resolve(t replay.Ticket) (Task, error) {
@@ -203,7 +219,7 @@ func failedLog(req Request, task Task, now time.Time, cause string) (*eventlog.L
 	b := eventlog.NewBuilder(meta)
 	b.SetID(req.ID)
 	b.SetTier(eventlog.Full)
-	return b.Finish(eventlog.Failed, cause)
+	return b.Finish(eventlog.Failed, strings.ToValidUTF8(cause, "\uFFFD"))
 }
 
 // giveBack returns the group's ticket, also while draining.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -163,7 +164,7 @@ func failed(status eventlog.Status, boundary string, why any) ending {
 	if s := fmt.Sprint(why); s != "" {
 		cause += ": " + s
 	}
-	return ending{status, cause}
+	return ending{status, strings.ToValidUTF8(cause, "\uFFFD")}
 }
 
 // score judges the episode. A reward that breaks makes the rollout failed and

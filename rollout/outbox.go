@@ -136,6 +136,9 @@ func (o *outbox) settle(item replay.Item, r replay.AppendResult) error {
 	return nil
 }
 
+// maxCause bounds a cause in the index, in bytes; the log has all of it.
+const maxCause = 1024
+
 // ItemOf is what the store's index knows of a log whose encoding has the given
 // size.
 func ItemOf(log *eventlog.Log, size int) replay.Item {
@@ -144,7 +147,7 @@ func ItemOf(log *eventlog.Log, size int) replay.Item {
 	item := replay.Item{
 		LogID: log.ID, Run: m.Run, Table: m.Table, Group: m.Group, Member: m.Member, GroupSize: m.GroupSize,
 		Source: m.Source, Task: m.Task, Attempt: m.Attempt, Worker: m.Worker,
-		Status: uint8(m.Status), Cause: m.Cause,
+		Status: uint8(m.Status), Cause: clip(m.Cause, maxCause),
 		MinVersion: lowest, MaxVersion: highest, Tokens: uint32(sampled),
 		Digest: log.Digest(), Size: uint32(size), Created: m.Created,
 	}

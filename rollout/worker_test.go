@@ -448,7 +448,7 @@ func TestAppendIsRetriedAndRejectionsAreNot(t *testing.T) {
 				return nil, replay.ErrDiskFull
 			}
 			for i, r := range recs {
-				if r.Item.Group == "gg" {
+				if r.Item.Group == "gg" && r.Item.Status == uint8(eventlog.OK) {
 					out := make([]replay.AppendResult, len(recs))
 					out[i].Rejected = "too large"
 					return out, fmt.Errorf("%w: too large", replay.ErrInvalid)
@@ -461,11 +461,38 @@ func TestAppendIsRetriedAndRejectionsAreNot(t *testing.T) {
 		require.Len(t, s.logs(2), 2)
 		require.Contains(t, b.errors(), "append: "+replay.ErrDiskFull.Error())
 		s.ticket(replay.Ticket{Table: "train", Group: "gg", GroupSize: 1})
-		time.Sleep(time.Second)
+		items := s.logs(3) // the store's refusal is recorded instead
+		require.Len(t, items, 3)
+		require.Equal(t, uint8(eventlog.Failed), items[2].Status)
+		require.Contains(t, items[2].Cause, "store: append log")
+		require.Contains(t, items[2].Cause, "too large")
 		require.Contains(t, b.errors(), "too large")
 		require.Equal(t, uint64(1), b.worker.Snapshot().Rejected)
 		b.stop(t)
+		require.NotContains(t, s.returned, "gg")
 	})
+}
+
+// A cause of any length and bytes, such as a panic's stack or a tool's binary
+// output, is recorded: whole in the log, cut in the index.
+func TestLongCausesAreRecorded(t *testing.T) {
+	s := newFakeStore(baseModel(), 1)
+	src := taskSource{func(_ string, i uint64) (Task, error) {
+		if i == 0 { // the probe's
+			return echoTask(), nil
+		}
+		return Task{}, errors.New("\xff" + strings.Repeat("goroutine 1 [running] ", 1000))
+	}}
+	b := startWorker(t, s, actingEngine("hi"), src, nil)
+	s.ticket(replay.Ticket{Table: "train", Group: "g", Index: 1})
+	items := s.logs(1)
+	b.stop(t)
+	require.Len(t, items, 1)
+	require.NoError(t, items[0].Validate())
+	require.Less(t, len(items[0].Cause), 2000)
+	log, err := eventlog.Decode(s.bytes[items[0].LogID])
+	require.NoError(t, err)
+	require.Greater(t, len(log.Meta.Cause), 20000)
 }
 
 // While the store takes nothing the worker takes no more tickets: back-pressure
