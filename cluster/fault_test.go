@@ -58,6 +58,39 @@ func faulty(stores []*faultyStore) func(int, *Config) {
 	}
 }
 
+// Damage that nobody has read is found by a scrub and repaired.
+func TestScrubFindsWhatNobodyRead(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 3)
+	ctx := testCtx(t)
+	cl := c.dial("w1", RoleWorker)
+	require.NoError(t, cl.CreateRun(ctx, testSpec("r")))
+	rec := testRecord("r", "log", 50_000)
+	_, err := cl.Append(ctx, []replay.Record{rec})
+	require.NoError(t, err)
+	f := c.follower()
+	n := c.nodes[f]
+	waitHolds(t, n, []string{"log"})
+	segs, err := filepath.Glob(filepath.Join(c.dirs[f], dirStore, "segments", "*"))
+	require.NoError(t, err)
+	require.Len(t, segs, 1)
+	file, err := os.OpenFile(segs[0], os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = file.WriteAt([]byte("damage"), 25_000)
+	require.NoError(t, errors.Join(err, file.Close()))
+	missing, err := n.store.MissingPayloads(10)
+	require.NoError(t, err)
+	require.Empty(t, missing)
+	n.repairs.scrub()
+	missing, err = n.store.MissingPayloads(10)
+	require.NoError(t, err)
+	require.Len(t, missing, 1)
+	eventually(t, "the record to be repaired", func() bool {
+		got, missing, err := n.store.ReadRecords([]string{"log"})
+		return err == nil && len(missing) == 0 && string(got[0].Bytes) == string(rec.Bytes)
+	})
+}
+
 // A follower whose payloads are lost gets them back from its peers.
 func TestMissingChunksAreRepaired(t *testing.T) {
 	t.Parallel()

@@ -21,6 +21,8 @@ const (
 	blobRounds  = 5   // of repair between looks for blobs
 
 	collectEvery = 2 * time.Minute
+	scrubEvery   = 24 * time.Hour
+	scrubLimit   = time.Hour
 	blobGrace    = time.Hour // between a blob and the commit that refers to it
 )
 
@@ -46,6 +48,7 @@ func newRepairer(n *Node) *repairer { return &repairer{n: n} }
 // run starts the rounds. A replica of one has nobody to pull from.
 func (r *repairer) run() {
 	r.n.tasks.run(r.collect)
+	r.n.tasks.run(r.scrubDaily)
 	if r.n.peers != nil {
 		r.n.tasks.run(r.loop)
 	}
@@ -73,6 +76,37 @@ func (r *repairer) collect() {
 		} else if k > 0 {
 			r.n.log.Info("blobs collected", "blobs", k, "bytes", size)
 		}
+	}
+}
+
+// scrubDaily looks for damage that nobody has read yet, while the other replicas
+// still have what is lost here.
+func (r *repairer) scrubDaily() {
+	t := time.NewTicker(scrubEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-r.n.ctx.Done():
+			return
+		case <-t.C:
+			r.scrub()
+		}
+	}
+}
+
+// scrub verifies every stored record; the rounds repair those it finds damaged.
+func (r *repairer) scrub() {
+	ctx, cancel := context.WithTimeout(r.n.ctx, scrubLimit)
+	defer cancel()
+	rep, err := r.n.store.Scrub(ctx)
+	switch {
+	case r.n.ctx.Err() != nil:
+	case err != nil:
+		r.n.log.Warn("scrub", "err", err)
+	case rep.Gaps > 0:
+		r.n.log.Error("scrub found damage", "records", rep.Records, "gaps", rep.Gaps, "bytes", rep.Bytes, "lost", rep.Lost)
+	default:
+		r.n.log.Info("scrubbed", "records", rep.Records)
 	}
 }
 

@@ -18,6 +18,7 @@ type storage interface {
 	Term() uint64
 	ReadRecords(logIDs []string) (recs []replay.Record, missing []replay.Item, err error)
 	MissingPayloads(limit int) ([]replay.Item, error)
+	Scrub(ctx context.Context) (replay.ScrubReport, error)
 
 	PutBlob(data []byte) (digest string, err error)
 	GetBlob(digest string) ([]byte, error)
