@@ -241,13 +241,13 @@ func TestMissingPayloads(t *testing.T) {
 	require.Eventually(t, func() bool {
 		missing, err := l.MissingPayloads(10)
 		return err == nil && len(missing) == 0
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { // and the marks go
 		txn := l.db.begin()
 		defer txn.Discard()
 		some, err := hasAny(txnReader{txn: txn}, []byte{spaceMissing})
 		return err == nil && !some
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 	recs, miss, err = l.ReadRecords(ids(b))
 	require.NoError(t, err)
 	require.Empty(t, miss)
@@ -335,7 +335,7 @@ func TestScrub(t *testing.T) {
 		defer txn.Discard()
 		_, ok, err := txnReader{txn: txn}.Get(payloadKey(c.Item.LogID, c.Item.Digest))
 		return err == nil && ok
-	}, 5*time.Second, time.Millisecond)
+	}, 30*time.Second, time.Millisecond)
 
 	f, err := os.OpenFile(filepath.Join(dir, "segments", "0000000000000001.seg"), os.O_RDWR, 0)
 	require.NoError(t, err)

@@ -145,7 +145,7 @@ func TestSwapInFlight(t *testing.T) {
 	<-reached
 	swapped := make(chan error)
 	go func() { swapped <- e.SetPolicy(4, fakeAdapter(4)) }()
-	require.Eventually(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.swaps) == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.swaps) == 1 }, 30*time.Second, time.Millisecond)
 	close(release)
 	require.NoError(t, <-swapped)
 	g := <-done
@@ -195,7 +195,7 @@ func TestPrefixReuse(t *testing.T) {
 			outs[m] = g
 		})
 	}
-	require.Eventually(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.queue) == 8 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.queue) == 8 }, 30*time.Second, time.Millisecond)
 	close(hold)
 	wg.Wait()
 	// Two groups of four: system once, each group's own part once.
@@ -287,7 +287,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 			_, err := e.Generate(context.Background(), GenerateRequest{Prompt: prompt(int32(i + 1)), MaxNew: 1})
 			require.NoError(t, err)
 		})
-		require.Eventually(t, func() bool { return e.arrived() == i+1 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return e.arrived() == i+1 }, 30*time.Second, time.Millisecond)
 	}
 	close(hold)
 	wg.Wait()
@@ -367,7 +367,7 @@ func TestDecoderFailures(t *testing.T) {
 			_, errs[i] = e.Generate(context.Background(), GenerateRequest{Prompt: p, MaxNew: 2})
 		})
 	}
-	require.Eventually(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.queue) == 3 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.queue) == 3 }, 30*time.Second, time.Millisecond)
 	close(hold)
 	wg.Wait()
 	require.NoError(t, errs[0])
