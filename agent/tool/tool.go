@@ -23,7 +23,9 @@ type Call struct {
 }
 
 // Env executes the calls of one rollout and owns its private state. An error
-// is shown to the model as the call's result; it never ends the rollout.
+// is shown to the model as the call's result; it never ends the rollout. The
+// calls of one turn run side by side, and one that timed out may still run
+// during the next: Call must be safe for concurrent use.
 type Env interface {
 	Call(ctx context.Context, call Call) (string, error)
 }
