@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,18 +101,23 @@ func TestWarmupEndsWithItsWorkersError(t *testing.T) {
 // evals is a store with one evaluation.
 type evals struct {
 	replay.Store
+	mu    sync.Mutex
 	asked int
 	state replay.EvalStatus
 	err   error
 }
 
 func (s *evals) RequestEval(_ context.Context, q replay.EvalRequest) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.asked++
 	s.state.Requested = int(q.Count)
 	return s.err
 }
 
 func (s *evals) EvalStatus(context.Context, string, uint64) (replay.EvalStatus, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.asked == 0 {
 		return s.state, replay.ErrNotFound
 	}
@@ -128,7 +134,9 @@ func TestEvaluateAsksAndEnds(t *testing.T) {
 		go func() {
 			for range 3 { // each within the bound, all together beyond it
 				time.Sleep(c.Limits.MaxIdle - time.Minute)
+				st.mu.Lock()
 				st.state.Done++
+				st.mu.Unlock()
 			}
 		}()
 		require.NoError(t, evaluate(t.Context(), st, "r", 7, c))
