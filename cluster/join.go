@@ -87,7 +87,7 @@ func Join(ctx context.Context, cfg JoinConfig) (*Identity, error) {
 			last = err
 		}
 		if !b.sleep(ctx) {
-			return nil, fmt.Errorf("cluster: join as %s through %s: %w (last: %w)", cfg.ID, strings.Join(cfg.Addrs, ", "), ctx.Err(), last)
+			return nil, fmt.Errorf("cluster: join as %s through %s: no node answers there: start one, or correct the address: %w (last: %w)", cfg.ID, strings.Join(cfg.Addrs, ", "), ctx.Err(), last)
 		}
 	}
 }

@@ -23,27 +23,35 @@ type layout struct {
 	Replay int    `json:"replay_nodes"`
 }
 
-// claimDir marks a folder as a run's, or checks that it is that run's.
-func claimDir(dir, kind string, c Config) error {
-	return claimLayout(dir, layout{Kind: kind, Run: c.Run, Replay: 1})
+func (l layout) String() string {
+	if l.Kind == kindLocal {
+		return fmt.Sprintf("run %q in a single process", l.Run)
+	}
+	return fmt.Sprintf("run %q as a local cluster of %d replay nodes", l.Run, l.Replay)
 }
 
-func claimLayout(dir string, want layout) error {
+// checkDir says whether a folder is free for a run, or already that run's.
+func checkDir(dir string, want layout) error {
 	have, err := readLayout(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		b, err := json.Marshal(want)
-		if err != nil {
-			return err
-		}
-		return writeFile(layoutPath(dir), append(b, '\n'))
-	case err != nil:
-		return err
-	case have != want:
-		return fmt.Errorf("project: folder %s holds run %q as a %s with %d replay nodes, not %q as a %s with %d: use another --dir",
-			dir, have.Run, have.Kind, have.Replay, want.Run, want.Kind, want.Replay)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	if err == nil && have != want {
+		err = fmt.Errorf("project: folder %s holds %s, not %s: use another --dir", dir, have, want)
+	}
+	return err
+}
+
+// claimDir marks a folder as a run's, or checks that it is that run's.
+func claimDir(dir string, want layout) error {
+	if _, err := readLayout(dir); !errors.Is(err, fs.ErrNotExist) {
+		return checkDir(dir, want)
+	}
+	b, err := json.Marshal(want)
+	if err != nil {
+		return err
+	}
+	return writeFile(layoutPath(dir), append(b, '\n'))
 }
 
 func readLayout(dir string) (layout, error) {

@@ -31,10 +31,8 @@ type LocalOptions struct {
 // same call goes on from there.
 func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) {
 	began := time.Now()
-	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
-		return Summary{}, fmt.Errorf("project: run folder: %w", err)
-	}
-	if err := claimDir(opt.Dir, kindLocal, c); err != nil {
+	mine := layout{Kind: kindLocal, Run: c.Run, Replay: 1}
+	if err := checkDir(opt.Dir, mine); err != nil {
 		return Summary{}, err
 	}
 	p, err := openParts(c, opt.Log)
@@ -42,6 +40,12 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 		return Summary{}, err
 	}
 	defer p.Close()
+	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
+		return Summary{}, fmt.Errorf("project: run folder: %w", err)
+	}
+	if err := claimDir(opt.Dir, mine); err != nil {
+		return Summary{}, err
+	}
 	node, err := cluster.OpenLocal(localNode(opt.Dir, opt.Log))
 	if err != nil {
 		return Summary{}, err
@@ -51,6 +55,9 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 		return Summary{}, err
 	}
 	st := node.Store()
+	if err := p.checkRun(ctx, st); err != nil {
+		return Summary{}, err
+	}
 	if err := p.prepareLocal(ctx, st, opt); err != nil {
 		return Summary{}, err
 	}

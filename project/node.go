@@ -32,8 +32,9 @@ type NodeOptions struct {
 	Config  *Config  // of the run a learner starts; nil waits for one
 	Log     *slog.Logger
 	Version string
-	// Ready is called with the address a replay node serves on.
-	Ready func(addr string)
+	// Ready is called with the address a replay node serves on and the file
+	// with its cluster's join token.
+	Ready func(addr, tokenFile string)
 }
 
 // Validate reports every problem at once.
@@ -72,24 +73,21 @@ func RunNode(ctx context.Context, o NodeOptions) error {
 	}
 	addrs := o.Join
 	if slices.Contains(o.Roles, cluster.RoleReplay) {
-		up := make(chan string, 1)
-		if err := spawn(actors.ReplayNode(func(ctx context.Context) error { return serveReplay(ctx, o, up) }, nil)); err != nil {
+		// What keeps the first opening from working, a restart does not cure.
+		node, err := openReplay(ctx, o)
+		if err != nil {
 			return err
 		}
-		select {
-		case addr := <-up:
-			addrs = append([]string{addr}, addrs...)
-			if o.Ready != nil {
-				o.Ready(addr)
-			}
-		case <-handles[0].Done():
-			return handles[0].Err()
-		case <-ctx.Done():
-			return nil
+		addr, tokenFile := node.Addr(), filepath.Join(o.Dir, "replay", "token")
+		addrs = append([]string{addr}, addrs...)
+		if err := spawn(actors.ReplayNode(serveReplay(o, node), nil)); err != nil {
+			return errors.Join(err, node.Close())
+		}
+		if o.Ready != nil {
+			o.Ready(addr, tokenFile)
 		}
 		if o.Token == "" {
-			var err error
-			if o.Token, err = readFirstLine(filepath.Join(o.Dir, "replay", "token")); err != nil {
+			if o.Token, err = readFirstLine(tokenFile); err != nil {
 				return fmt.Errorf("project: the cluster's join token: %w", err)
 			}
 		}
@@ -129,22 +127,27 @@ func awaitRoles(ctx context.Context, handles []*actors.Handle) error {
 	}
 }
 
-// serveReplay keeps one replica open until ctx ends. The first time it sends
-// its address to up.
-func serveReplay(ctx context.Context, o NodeOptions, up chan<- string) error {
+func openReplay(ctx context.Context, o NodeOptions) (*cluster.Node, error) {
 	cfg := cluster.DefaultConfig(filepath.Join(o.Dir, "replay"))
 	cfg.Store.Verify = verifyLog
 	cfg.ID, cfg.Listen, cfg.Join, cfg.Token, cfg.Version, cfg.Logger = o.ID, o.Listen, o.Join, o.Token, o.Version, o.Log
-	node, err := cluster.Open(ctx, cfg)
-	if err != nil {
-		return err
+	return cluster.Open(ctx, cfg)
+}
+
+// serveReplay keeps a replica open until its role is stopped; a restarted role
+// opens it again.
+func serveReplay(o NodeOptions, node *cluster.Node) func(context.Context) error {
+	return func(ctx context.Context) (err error) {
+		if node == nil {
+			if node, err = openReplay(ctx, o); err != nil {
+				return err
+			}
+		}
+		<-ctx.Done()
+		n := node
+		node = nil
+		return n.Close()
 	}
-	select {
-	case up <- node.Addr():
-	default: // a restart: nobody waits
-	}
-	<-ctx.Done()
-	return node.Close()
 }
 
 // member is a worker or learner process joined to a cluster.
@@ -153,6 +156,7 @@ type member struct {
 	name   string
 	kind   string
 	client *cluster.Client
+	lock   *os.File // on the role's folder
 	began  time.Time
 }
 
@@ -162,15 +166,19 @@ func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*m
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("project: folder of the %s: %w", role, err)
 	}
-	id, err := nodeID(dir, o.ID, role)
+	lock, err := lockDir(dir)
 	if err != nil {
 		return nil, err
+	}
+	id, err := nodeID(dir, o.ID, role)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
 	}
 	client, err := dial(ctx, addrs, o.Token, id, role, dir)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, lock.Close())
 	}
-	return &member{opt: o, name: id, kind: role, client: client, began: time.Now()}, nil
+	return &member{opt: o, name: id, kind: role, client: client, lock: lock, began: time.Now()}, nil
 }
 
 // dial connects with the certificate in dir, or joins for one. Without a
@@ -219,7 +227,7 @@ func readFirstLine(path string) (string, error) {
 }
 
 // Close leaves the cluster's services; membership stays.
-func (m *member) Close() error { return m.client.Close() }
+func (m *member) Close() error { return errors.Join(m.client.Close(), m.lock.Close()) }
 
 func (m *member) role() actors.Role {
 	if m.kind == cluster.RoleWorker {
@@ -260,7 +268,10 @@ func (m *member) learnForever(ctx context.Context) error {
 	if m.opt.Config != nil {
 		p, err := openParts(*m.opt.Config, m.opt.Log)
 		if err != nil {
-			return err
+			return fmt.Errorf("%w: %w", ErrUnusable, err)
+		}
+		if err = p.checkRun(ctx, m.client); err != nil {
+			return errors.Join(err, p.Close())
 		}
 		err = p.ensureRun(ctx, m.client, filepath.Join(m.opt.Dir, "learner"), m.opt.Log, os.Stderr)
 		if err := errors.Join(err, p.Close()); err != nil {
@@ -347,9 +358,8 @@ func (m *member) nextRun(ctx context.Context) (*parts, error) {
 			if err != nil {
 				return nil, err
 			}
-			if p.model.Digest != spec.BaseDigest {
-				return nil, errors.Join(p.Close(), fmt.Errorf("project: run %s trains the base %s, but %s here has digest %s: use the same weights on every node",
-					spec.Run, spec.BaseDigest, c.Model, p.model.Digest))
+			if err := sameBase(spec, c.Model, p.model.Digest); err != nil {
+				return nil, errors.Join(err, p.Close())
 			}
 			return p, nil
 		}

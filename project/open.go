@@ -37,6 +37,7 @@ func OpenModel(name string) (*model.Model, error) {
 		if refErr == nil {
 			return nil, fmt.Errorf("project: model %s is not in the cache: fetch it with skein model pull %s", name, name)
 		}
+		return nil, fmt.Errorf("project: model %q: %w: name a .gguf file, a folder in Hugging Face layout, a pulled reference, or %q", name, err, EmbeddedTiny)
 	}
 	return model.Open(name)
 }

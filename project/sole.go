@@ -28,9 +28,13 @@ func final(run func(context.Context) error) func(context.Context) error {
 	}
 }
 
+// ErrUnusable ends a run whose configuration names what its learner cannot have:
+// a model, a device, a task.
+var ErrUnusable = errors.New("project: the configuration cannot be used here")
+
 // isVerdict says that a run was ended by its learner's or scheduler's judgement.
 func isVerdict(err error) bool {
-	for _, verdict := range []error{learner.ErrIdle, learner.ErrTooManyEmpty, learner.ErrDiverged, ErrNotEvaluated} {
+	for _, verdict := range []error{learner.ErrIdle, learner.ErrTooManyEmpty, learner.ErrDiverged, ErrNotEvaluated, ErrOtherConfig, ErrUnusable} {
 		if errors.Is(err, verdict) {
 			return true
 		}

@@ -37,11 +37,13 @@ func (s *Store) Close() error { return s.close() }
 // folder. A folder whose processes are running is reached through them.
 func OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
 	if o.Join != "" {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
 		return connect(ctx, []string{o.Join}, o.Token, "")
 	}
 	l, err := readLayout(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("project: %s is not the folder of a run (no layout.json): give the --dir of skein train, quickstart or up", o.Dir)
+		return nil, fmt.Errorf("project: %s is not the folder of a run (no layout.json): give the --dir of skein train, quickstart or up; for a node use --join", o.Dir)
 	}
 	if err != nil {
 		return nil, err

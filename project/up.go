@@ -80,7 +80,8 @@ func Up(ctx context.Context, c Config, o UpOptions) (Summary, error) {
 type fleet struct {
 	c    Config
 	o    UpOptions
-	conf string // resolved configuration file
+	conf string   // resolved configuration file
+	lock *os.File // on the folder
 	// The replay nodes outlive the others, so that these can give back what
 	// they hold.
 	nodes, others       context.Context
@@ -105,20 +106,14 @@ func newFleet(ctx context.Context, c Config, o UpOptions) (*fleet, error) {
 	if err := os.MkdirAll(filepath.Join(o.Dir, "logs"), 0o755); err != nil {
 		return nil, fmt.Errorf("project: run folder: %w", err)
 	}
-	if err := claimLayout(o.Dir, layout{Kind: kindCluster, Run: c.Run, Replay: o.Replay}); err != nil {
+	if err := claimDir(o.Dir, layout{Kind: kindCluster, Run: c.Run, Replay: o.Replay}); err != nil {
 		return nil, err
 	}
-	// Children read the resolved configuration, so relative paths in it must
-	// mean the same for them: they start in this process's folder.
-	text, err := c.YAML()
+	lock, err := lockDir(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	conf := filepath.Join(o.Dir, "config.yaml")
-	if err := writeFile(conf, text); err != nil {
-		return nil, err
-	}
-	f := &fleet{c: c, o: o, conf: conf, peaks: map[string]float64{}}
+	f := &fleet{c: c, o: o, conf: filepath.Join(o.Dir, "config.yaml"), lock: lock, peaks: map[string]float64{}}
 	f.nodes, f.endNodes = context.WithCancel(context.WithoutCancel(ctx))
 	f.others, f.endOthers = context.WithCancel(f.nodes)
 	return f, nil
@@ -150,6 +145,9 @@ func (f *fleet) start(ctx context.Context) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := f.configure(deadline, st); err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
 	join := []string{"--join", first, "--token-file", token}
 	dir := func(name string) []string { return []string{"--id", name, "--dir", filepath.Join(f.o.Dir, name)} }
 	for i := range f.o.Workers {
@@ -158,6 +156,20 @@ func (f *fleet) start(ctx context.Context) (*Store, error) {
 	}
 	f.spawn(f.others, "learner-0", append(append([]string{"node", "--role", "learner", "--config", f.conf}, dir("learner-0")...), join...))
 	return st, nil
+}
+
+// configure writes the configuration for the learner, unless the run has
+// another one. Children start in this process's folder, so relative paths in
+// it mean the same for them.
+func (f *fleet) configure(ctx context.Context, st *Store) error {
+	if err := sameRun(ctx, st, f.c); err != nil {
+		return err
+	}
+	text, err := f.c.YAML()
+	if err != nil {
+		return err
+	}
+	return writeFile(f.conf, text)
 }
 
 func (f *fleet) spawn(ctx context.Context, name string, args []string) *Proc {
@@ -308,4 +320,5 @@ func (f *fleet) stop() {
 	for _, p := range f.procs {
 		<-p.Done()
 	}
+	_ = f.lock.Close()
 }

@@ -17,8 +17,8 @@ func newNode(g *globals) *cobra.Command {
 		Use:   "node",
 		Short: "Run one node of a cluster",
 		Long: `node runs the named roles on this machine until it is stopped. The first replay
-node makes the cluster and its join token (DIR/token); every other node joins
-with that token. SIGTERM drains: a worker finishes or returns its groups.
+node makes the cluster and its join token (DIR/replay/token); every other node
+joins with that token. SIGTERM drains: a worker finishes or returns its groups.
 
   replay    holds EventLogs, adapters and the run's state (run 1, 3 or 5 of them)
   worker    rolls out groups under the newest policy
@@ -50,14 +50,16 @@ with that token. SIGTERM drains: a worker finishes or returns its groups.
 			if !g.verbose {
 				opt.Log = infoLogger()
 			}
-			opt.Ready = func(addr string) { fmt.Fprintln(os.Stderr, "skein node: serving on", addr) }
+			opt.Ready = func(addr, tokenFile string) {
+				fmt.Fprintf(os.Stderr, "skein node: serving on %s; others join with the token in %s\n", addr, tokenFile)
+			}
 			return project.RunNode(cmd.Context(), opt)
 		},
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&opt.Roles, "role", nil, "roles of this node: replay, worker, learner (required)")
 	f.StringVar(&opt.Dir, "dir", "", "folder for the node's data, keys and logs (required)")
-	f.StringVar(&opt.Listen, "listen", "127.0.0.1:0", "address to serve on (replay nodes); port 0 takes a free one and keeps it")
+	f.StringVar(&opt.Listen, "listen", "", "address to serve on, of replay nodes (default: that of the last start; at first a free port of 127.0.0.1)")
 	f.StringVar(&opt.ID, "id", "", "node id, unique in the cluster (default: kept in the folder)")
 	f.StringSliceVar(&opt.Join, "join", nil, "addresses of replay nodes to join by")
 	f.StringVar(&tokenFile, "token-file", "", "file with the cluster's join token")
