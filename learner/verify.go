@@ -20,22 +20,30 @@ type VerifyStore interface {
 
 // MetricDiff is one metric that came out differently.
 type MetricDiff struct {
-	Name                 string
-	Recorded, Recomputed float64
+	Name       string  `json:"name"`
+	Recorded   float64 `json:"recorded"`
+	Recomputed float64 `json:"recomputed"`
 }
 
 // VerifyReport compares a recorded step with its recomputation.
 type VerifyReport struct {
-	Run           string
-	Step, Version uint64
+	Run     string `json:"run"`
+	Step    uint64 `json:"step"`
+	Version uint64 `json:"version"`
 	// OK: the recomputed adapter is the recorded one, bit for bit.
-	OK                                         bool
-	AdapterRecorded, AdapterRecomputed         string
-	CheckpointRecorded, CheckpointRecomputed   string
-	Params, Different                          int     // parameters, and how many differ
-	MaxAbsDiff                                 float64 // largest difference of a parameter
-	Metrics                                    []MetricDiff
-	LogsRecorded, LogsRecomputed, LogsVerified int
+	OK                   bool    `json:"ok"`
+	AdapterRecorded      string  `json:"adapter_recorded"`
+	AdapterRecomputed    string  `json:"adapter_recomputed"`
+	CheckpointRecorded   string  `json:"checkpoint_recorded"`
+	CheckpointRecomputed string  `json:"checkpoint_recomputed"`
+	Params               int     `json:"params"`
+	Different            int     `json:"different"`    // parameters that differ
+	MaxAbsDiff           float64 `json:"max_abs_diff"` // largest difference of a parameter
+
+	Metrics        []MetricDiff `json:"metrics,omitempty"`
+	LogsRecorded   int          `json:"logs_recorded"`
+	LogsRecomputed int          `json:"logs_recomputed"`
+	LogsVerified   int          `json:"logs_verified"`
 }
 
 // VerifyStep recomputes a committed step from the checkpoint it started from

@@ -21,7 +21,7 @@ func newDoctor(g *globals) *cobra.Command {
 			for _, c := range checks {
 				bad = bad || c.State == project.CheckFailed
 			}
-			err := g.result(checks, func() {
+			err := g.result(map[string]any{"ok": !bad, "checks": checks}, func() {
 				for _, c := range checks {
 					fmt.Printf("%-4s  %-18s %s\n", c.State, c.Name, c.Detail)
 					if c.Remedy != "" {

@@ -34,7 +34,7 @@ func newLogShow(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show LOG_ID",
 		Short: "Show one EventLog: its events, tokens, versions and rewards",
-		Args:  cobra.ExactArgs(1),
+		Args:  oneArg("LOG_ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			st, _, err := t.open(cmd.Context(), g)
 			if err != nil {
@@ -55,6 +55,9 @@ func newLogShow(g *globals) *cobra.Command {
 
 func fetchLog(ctx context.Context, st replay.Store, id string) (*eventlog.Log, error) {
 	recs, err := st.Fetch(ctx, []string{id})
+	if errors.Is(err, replay.ErrNotFound) {
+		return nil, fmt.Errorf("log %q: not found: skein log tail lists the ids", id)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +72,14 @@ func newLogTail(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "List a run's newest EventLogs, and follow it",
-		Args:  cobra.NoArgs,
+		Long: `tail lists a run's newest EventLogs. With --json it prints one object with the
+run and its logs; with --follow as well, one object a log.`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
+			if err := checkTable(table); err != nil {
+				return err
+			}
 			st, run, err := t.open(ctx, g)
 			if err != nil {
 				return err
@@ -91,11 +99,20 @@ func newLogTail(g *globals) *cobra.Command {
 				}
 				cursor = next
 			}
+			if g.json && !follow {
+				logs := make([]logView, len(last))
+				for i, it := range last {
+					logs[i] = viewLog(it)
+				}
+				return g.result(map[string]any{"run": run, "table": table, "logs": logs}, nil)
+			}
 			for _, it := range last {
-				printItem(it)
+				if err := g.result(viewLog(it), func() { printItem(it) }); err != nil {
+					return err
+				}
 			}
 			if follow {
-				return followLogs(ctx, st, run, table, last)
+				return followLogs(ctx, g, st, run, table, last)
 			}
 			return nil
 		},
@@ -108,7 +125,7 @@ func newLogTail(g *globals) *cobra.Command {
 }
 
 // followLogs prints items as they appear until ctx ends.
-func followLogs(ctx context.Context, st replay.Store, run, table string, seen []replay.Item) error {
+func followLogs(ctx context.Context, g *globals, st replay.Store, run, table string, seen []replay.Item) error {
 	known := map[string]bool{}
 	for _, it := range seen {
 		known[it.LogID] = true
@@ -124,8 +141,11 @@ func followLogs(ctx context.Context, st replay.Store, run, table string, seen []
 		for _, it := range items {
 			if !known[it.LogID] {
 				known[it.LogID] = true
-				if !first {
-					printItem(it)
+				if first {
+					continue
+				}
+				if err := g.result(viewLog(it), func() { printItem(it) }); err != nil {
+					return err
 				}
 			}
 		}
@@ -162,10 +182,15 @@ func newLogExport(g *globals) *cobra.Command {
   eventlog    the whole log, with tokens, logprobs and versions
   messages    OpenAI-style chat messages with tool_calls
   trajectory  AgentTune's dictionary form
-  sft         SFT rows with segment weights and loss mask`,
+  sft         SFT rows with segment weights and loss mask
+
+With --output and --json it also prints one object that says what was written.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			ctx := cmd.Context()
+			if err := errors.Join(checkTable(table), checkFormat(format)); err != nil {
+				return err
+			}
 			st, run, err := t.open(ctx, g)
 			if err != nil {
 				return err
@@ -186,7 +211,10 @@ func newLogExport(g *globals) *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(os.Stderr, "%d logs of run %s written\n", n, run)
-			return nil
+			if out == "" {
+				return nil // stdout is the logs', and each is an object of its own
+			}
+			return g.result(map[string]any{"run": run, "table": table, "format": format, "logs": n, "file": out}, func() {})
 		},
 	}
 	t.flags(cmd)

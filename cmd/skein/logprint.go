@@ -79,25 +79,32 @@ func prefixed(prefix, s string) string {
 
 var exportFormats = []string{"eventlog", "messages", "trajectory", "sft"}
 
+func checkFormat(name string) error {
+	if exporters[name] != nil {
+		return nil
+	}
+	return fmt.Errorf("--format %q: use one of %s", name, strings.Join(exportFormats, ", "))
+}
+
+// exporters encode a log as one line.
+var exporters = map[string]func(*eventlog.Log) ([]byte, error){
+	"eventlog": func(l *eventlog.Log) ([]byte, error) { return line(l) },
+	"messages": func(l *eventlog.Log) ([]byte, error) { return eventlog.ExportMessages(l) },
+	"trajectory": func(l *eventlog.Log) ([]byte, error) {
+		return eventlog.ExportTrajectories([]eventlog.Trajectory{l.Trajectory()}, true)
+	},
+	"sft": func(l *eventlog.Log) ([]byte, error) {
+		rows, err := l.DatasetRows("sft", eventlog.RowOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return line(rows[0])
+	},
+}
+
 // exportLogs writes every log of a table, oldest first, and says how many.
 func exportLogs(ctx context.Context, st replay.Store, run, table, format string, w io.Writer) (int, error) {
-	write, ok := map[string]func(*eventlog.Log) ([]byte, error){
-		"eventlog": func(l *eventlog.Log) ([]byte, error) { return line(l) },
-		"messages": func(l *eventlog.Log) ([]byte, error) { return eventlog.ExportMessages(l) },
-		"trajectory": func(l *eventlog.Log) ([]byte, error) {
-			return eventlog.ExportTrajectories([]eventlog.Trajectory{l.Trajectory()}, true)
-		},
-		"sft": func(l *eventlog.Log) ([]byte, error) {
-			rows, err := l.DatasetRows("sft", eventlog.RowOptions{})
-			if err != nil {
-				return nil, err
-			}
-			return line(rows[0])
-		},
-	}[format]
-	if !ok {
-		return 0, fmt.Errorf("--format %q: use one of %s", format, strings.Join(exportFormats, ", "))
-	}
+	write := exporters[format]
 	n, cursor := 0, ""
 	for {
 		items, next, err := st.Scan(ctx, run, table, cursor, 200)

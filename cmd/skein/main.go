@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -24,16 +25,45 @@ func main() {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	project.WatchParent(cancel)
-	if err := newRoot().ExecuteContext(ctx); err != nil {
-		if !errors.Is(err, errReported) {
-			fmt.Fprintln(os.Stderr, "skein:", err)
-		}
-		os.Exit(project.ExitStatus(err))
+	g := &globals{}
+	if err := newRoot(g).ExecuteContext(ctx); err != nil {
+		os.Exit(g.fail(err))
 	}
 }
 
-// errReported ends a command with status 1 whose outcome is already printed.
+// errReported ends a command whose outcome is already printed.
 var errReported = errors.New("reported")
+
+// fail prints a command's error, with --json also as the last line of stdout,
+// and returns the exit status.
+func (g *globals) fail(err error) int {
+	status := project.ExitStatus(err)
+	if errors.Is(err, errReported) {
+		return status
+	}
+	text := plain(err)
+	fmt.Fprintln(os.Stderr, "skein:", text)
+	if g.json {
+		_ = g.result(map[string]any{"error": text, "exit_status": status}, nil)
+	}
+	return status
+}
+
+// rooms are the prefixes with which packages mark their errors.
+var rooms = regexp.MustCompile(`(: |\(last: )(?:project|cluster|replay|learner|rollout|model|xla|gobackend|hub|actors|eventlog|task|tool): `)
+
+// plain is an error's text without the names of the rooms it came through: the
+// first one stays.
+func plain(err error) string {
+	text := err.Error()
+	for {
+		next := rooms.ReplaceAllString(text, "$1")
+		if next == text {
+			return text
+		}
+		text = next
+	}
+}
 
 // globals are the flags every command has.
 type globals struct {
@@ -41,8 +71,7 @@ type globals struct {
 	verbose bool
 }
 
-func newRoot() *cobra.Command {
-	g := &globals{}
+func newRoot(g *globals) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "skein",
 		Short: "Train tool-using language-model agents with reinforcement learning",

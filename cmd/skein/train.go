@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/skein-rl/skein/project"
 )
@@ -33,12 +34,10 @@ processes see skein up; for several machines see skein node.`,
 			}
 			printNotes(notes)
 			if dry {
-				text, err := cfg.YAML()
-				if err != nil {
-					return err
-				}
-				_, err = os.Stdout.Write(text)
-				return err
+				return printConfig(g, cfg)
+			}
+			if config == "" {
+				fmt.Fprintf(os.Stderr, "note: no --config: training %s on task %s with the defaults\n", cfg.Model, cfg.Task.Name)
 			}
 			if dir == "" {
 				dir = filepath.Join("runs", cfg.Run)
@@ -53,6 +52,19 @@ processes see skein up; for several machines see skein node.`,
 	return cmd
 }
 
+// printConfig prints a resolved configuration: YAML, or one line of JSON.
+func printConfig(g *globals, cfg project.Config) error {
+	text, err := cfg.YAML()
+	if err != nil {
+		return err
+	}
+	var tree map[string]any
+	if err := yaml.Unmarshal(text, &tree); err != nil {
+		return err
+	}
+	return g.result(tree, func() { fmt.Print(string(text)) })
+}
+
 // runLocal runs a configuration in this process and prints its outcome.
 func runLocal(ctx context.Context, g *globals, cfg project.Config, dir string) error {
 	sum, err := project.RunLocal(ctx, cfg, project.LocalOptions{Dir: dir, Log: g.logger(), Progress: os.Stderr})
@@ -63,7 +75,10 @@ func runLocal(ctx context.Context, g *globals, cfg project.Config, dir string) e
 func finish(g *globals, sum project.Summary, dir string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		fmt.Fprintf(os.Stderr, "stopped after step %d; the same command with --dir %s goes on from there\n", sum.Steps, dir)
-		return err
+		if g.json {
+			err = errors.Join(err, g.result(sum, nil))
+		}
+		return errors.Join(errReported, err)
 	}
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ EventLogs that step trained, and compares the adapter it gets with the one that
 was published. On the same kind of machine and backend they are equal bit for
 bit; elsewhere the largest difference is shown. Exit status 1 when they differ.`,
 		Example: "  skein verify step 7 --dir runs/demo",
-		Args:    cobra.ExactArgs(1),
+		Args:    oneArg("step number"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.ParseUint(args[0], 10, 64)
 			if err != nil || n == 0 {
@@ -39,6 +39,13 @@ bit; elsewhere the largest difference is shown. Exit status 1 when they differ.`
 				return err
 			}
 			defer st.Close()
+			status, err := st.Status(cmd.Context(), run)
+			if err != nil {
+				return err
+			}
+			if l := status.LastStep; l == nil || n > l.Step {
+				return fmt.Errorf("step %d: run %s has not committed it: its last step is %d", n, run, viewRun(status).Step)
+			}
 			rep, err := project.VerifyStep(cmd.Context(), st, run, n, g.logger())
 			if err != nil {
 				return err
