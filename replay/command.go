@@ -40,8 +40,9 @@ type TakeTicketsCmd struct {
 	RequestID string
 }
 
-// ReturnTicketCmd gives Group, or with "" every group of Worker, back without
-// using up an attempt.
+// ReturnTicketCmd gives Group back without using up an attempt. With Group ""
+// it gives up every group of Worker, which has lost them in a crash: those move
+// to their next attempt, or are closed after the last.
 type ReturnTicketCmd struct {
 	Now    time.Time
 	Run    string

@@ -218,8 +218,9 @@ type Store interface {
 	// each by index. Dispatch never runs ahead of the staleness bound, and a
 	// finished run gives none.
 	TakeTickets(ctx context.Context, run, worker string, n int, wait time.Duration) ([]Ticket, error)
-	// ReturnTicket gives an unfinished group back at once (a draining worker);
-	// group "" = every group this worker holds (a restarted one).
+	// ReturnTicket gives an unfinished group back at once (a draining worker).
+	// Group "" gives up every group that an earlier life of this worker held;
+	// that uses up one of each group's attempts.
 	ReturnTicket(ctx context.Context, run, group, worker string) error
 
 	// Append returns once every record is durable on a majority and its id is

@@ -280,7 +280,13 @@ func (f *fold) returnTicket(c ReturnTicketCmd) error {
 		if g.Phase != pb.GroupPhase_GROUP_PHASE_RUNNING || g.Worker != c.Worker {
 			return refuse(ErrStale, "worker %q does not hold group %q of run %q", c.Worker, name, c.Run)
 		}
-		if err := firstError(f.takeBack(r, g), f.wait(r, g)); err != nil {
+		// What a crashed worker held counts as an attempt: a task that kills its
+		// workers must come to an end too.
+		giveBack := func() error { return firstError(f.takeBack(r, g), f.wait(r, g)) }
+		if c.Group == "" {
+			giveBack = func() error { return f.expireTicket(r, g) }
+		}
+		if err := giveBack(); err != nil {
 			return err
 		}
 	}

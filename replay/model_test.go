@@ -264,7 +264,7 @@ func (m *model) returnTicket(worker, group string) error {
 	if group == "" {
 		for _, g := range m.groups {
 			if g.state == "running" && g.worker == worker {
-				g.state, g.worker = "pending", ""
+				m.expire(g)
 			}
 		}
 		return nil
