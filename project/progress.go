@@ -99,6 +99,9 @@ func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxStep
 			m := rec.Metrics
 			news = append(news, fmt.Sprintf("step %3d/%-3d reward %.3f  held-out %s  staleness %.2f  entropy %.3f  gap %.1e  %4.0f tok/s trained",
 				n, maxSteps, m[rewardMetric], w.success, m["staleness/mean"], m["entropy"], m["logprob_gap/mean_abs"], m["num_tokens"]/max(stepSeconds(m), 1e-9)))
+			if m["frac_reward_zero_std"] == 1 {
+				news = append(news, fmt.Sprintf("step %3d/%-3d taught nothing: within every group all rewards are equal (reward %.3f); the tasks are too hard or too easy for this policy", n, maxSteps, m[rewardMetric]))
+			}
 			w.step = n
 		}
 	}
