@@ -104,7 +104,7 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 	} else if lc.EvalEvery == 0 {
 		lc.EvalEvery = uint64(p.cfg.Training.MaxSteps) // the last step only
 	}
-	loop, err := learner.NewLoop(lc, st, l, hooks)
+	loop, err := learner.NewLoop(lc, st, l, p.metrics.learning(hooks))
 	if err != nil {
 		return err
 	}

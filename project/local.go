@@ -23,6 +23,9 @@ type LocalOptions struct {
 	Dir      string // of the run: store, checkpoints, summary, report
 	Log      *slog.Logger
 	Progress io.Writer // a line a step; never nil
+	// Metrics is the address to serve Prometheus on, HOST:PORT; "" = none. The
+	// bound address is written to Dir/metrics-addr.
+	Metrics string
 }
 
 // RunLocal plays every role of a run in this process, from where the run in
@@ -46,11 +49,24 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 	if err := claimDir(opt.Dir, mine); err != nil {
 		return Summary{}, err
 	}
-	node, err := cluster.OpenLocal(localNode(opt.Dir, opt.Log))
+	mx, err := serveMetrics(opt.Metrics, opt.Log)
+	if err != nil {
+		return Summary{}, err
+	}
+	defer mx.Close()
+	cfg := localNode(opt.Dir, opt.Log)
+	cfg.Registerer = mx.registerer()
+	node, err := cluster.OpenLocal(cfg)
 	if err != nil {
 		return Summary{}, err
 	}
 	defer node.Close()
+	mx.replayNode(node)
+	defer mx.replayNode(nil)
+	p.metrics = mx
+	if err := mx.announce(opt.Dir); err != nil {
+		return Summary{}, err
+	}
 	if err := node.WaitReady(ctx, 1); err != nil {
 		return Summary{}, err
 	}

@@ -32,6 +32,9 @@ type NodeOptions struct {
 	Config  *Config  // of the run a learner starts; nil waits for one
 	Log     *slog.Logger
 	Version string
+	// Metrics is the address to serve Prometheus on, HOST:PORT; "" = none. The
+	// bound address is written to Dir/metrics-addr.
+	Metrics string
 	// Ready is called with the address a replay node serves on and the file
 	// with its cluster's join token.
 	Ready func(addr, tokenFile string)
@@ -63,6 +66,11 @@ func RunNode(ctx context.Context, o NodeOptions) error {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("project: node folder: %w", err)
 	}
+	mx, err := serveMetrics(o.Metrics, o.Log)
+	if err != nil {
+		return err
+	}
+	defer mx.Close()
 	sys := actors.NewSystem(o.Log)
 	defer sys.Close()
 	var handles []*actors.Handle
@@ -74,13 +82,13 @@ func RunNode(ctx context.Context, o NodeOptions) error {
 	addrs := o.Join
 	if slices.Contains(o.Roles, cluster.RoleReplay) {
 		// What keeps the first opening from working, a restart does not cure.
-		node, err := openReplay(ctx, o)
+		node, err := openReplay(ctx, o, mx)
 		if err != nil {
 			return err
 		}
 		addr, tokenFile := node.Addr(), filepath.Join(o.Dir, "replay", "token")
 		addrs = append([]string{addr}, addrs...)
-		if err := spawn(actors.ReplayNode(serveReplay(o, node), nil)); err != nil {
+		if err := spawn(actors.ReplayNode(serveReplay(o, node, mx), nil)); err != nil {
 			return errors.Join(err, node.Close())
 		}
 		if o.Ready != nil {
@@ -101,9 +109,13 @@ func RunNode(ctx context.Context, o NodeOptions) error {
 			return err
 		}
 		defer m.Close()
+		m.metrics = mx
 		if err := spawn(m.role()); err != nil {
 			return err
 		}
+	}
+	if err := mx.announce(o.Dir); err != nil {
+		return err
 	}
 	return awaitRoles(ctx, handles)
 }
@@ -127,23 +139,26 @@ func awaitRoles(ctx context.Context, handles []*actors.Handle) error {
 	}
 }
 
-func openReplay(ctx context.Context, o NodeOptions) (*cluster.Node, error) {
+func openReplay(ctx context.Context, o NodeOptions, mx *metrics) (*cluster.Node, error) {
 	cfg := cluster.DefaultConfig(filepath.Join(o.Dir, "replay"))
 	cfg.Store.Verify = verifyLog
 	cfg.ID, cfg.Listen, cfg.Join, cfg.Token, cfg.Version, cfg.Logger = o.ID, o.Listen, o.Join, o.Token, o.Version, o.Log
+	cfg.Registerer = mx.registerer()
 	return cluster.Open(ctx, cfg)
 }
 
 // serveReplay keeps a replica open until its role is stopped; a restarted role
 // opens it again.
-func serveReplay(o NodeOptions, node *cluster.Node) func(context.Context) error {
+func serveReplay(o NodeOptions, node *cluster.Node, mx *metrics) func(context.Context) error {
 	return func(ctx context.Context) (err error) {
 		if node == nil {
-			if node, err = openReplay(ctx, o); err != nil {
+			if node, err = openReplay(ctx, o, mx); err != nil {
 				return err
 			}
 		}
+		mx.replayNode(node)
 		<-ctx.Done()
+		mx.replayNode(nil)
 		n := node
 		node = nil
 		return n.Close()
@@ -158,6 +173,8 @@ type member struct {
 	client *cluster.Client
 	lock   *os.File // on the role's folder
 	began  time.Time
+	// metrics may be nil.
+	metrics *metrics
 }
 
 // joinAs gets a certificate for a role and connects with it.
@@ -358,6 +375,7 @@ func (m *member) nextRun(ctx context.Context) (*parts, error) {
 			if err != nil {
 				return nil, err
 			}
+			p.metrics = m.metrics
 			if err := sameBase(spec, c.Model, p.model.Digest); err != nil {
 				return nil, errors.Join(err, p.Close())
 			}

@@ -66,6 +66,7 @@ type parts struct {
 	chat    rollout.Chat
 	backend model.Backend
 	source  rollout.Source
+	metrics *metrics // of this process; nil = none
 }
 
 // openParts loads what a configuration names and reports every part that

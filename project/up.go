@@ -23,6 +23,9 @@ type UpOptions struct {
 	Log      *slog.Logger
 	Progress io.Writer
 	Verbose  bool
+	// Metrics lets every process serve Prometheus on a free port of
+	// 127.0.0.1; its address is in Dir/NAME/metrics-addr.
+	Metrics bool
 	// Exe is the skein binary to start; "" is the running one.
 	Exe string
 }
@@ -175,6 +178,9 @@ func (f *fleet) configure(ctx context.Context, st *Store) error {
 func (f *fleet) spawn(ctx context.Context, name string, args []string) *Proc {
 	if f.o.Verbose {
 		args = append(args, "--verbose")
+	}
+	if f.o.Metrics {
+		args = append(args, "--metrics", "127.0.0.1:0")
 	}
 	p := StartProc(ctx, f.o.Exe, filepath.Join(f.o.Dir, "logs"), ProcSpec{Name: name, Args: args}, f.o.Log)
 	f.mu.Lock()

@@ -46,5 +46,6 @@ func (p *parts) work(ctx context.Context, st replay.Store, name string, log *slo
 	if err != nil {
 		return err
 	}
+	defer p.metrics.working(w.Snapshot)()
 	return w.Run(ctx)
 }

@@ -62,6 +62,7 @@ joins with that token. SIGTERM drains: a worker finishes or returns its groups.
 	f.StringVar(&opt.Listen, "listen", "", "address to serve on, of replay nodes (default: that of the last start; at first a free port of 127.0.0.1)")
 	f.StringVar(&opt.ID, "id", "", "node id, unique in the cluster (default: kept in the folder)")
 	f.StringSliceVar(&opt.Join, "join", nil, "addresses of replay nodes to join by")
+	f.StringVar(&opt.Metrics, "metrics", "", "serve Prometheus metrics on HOST:PORT (port 0: any free one, written to DIR/metrics-addr)")
 	f.StringVar(&tokenFile, "token-file", "", "file with the cluster's join token")
 	f.StringVar(&config, "config", "", "configuration of the run that a learner starts")
 	f.StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")

@@ -30,7 +30,7 @@ held-out tasks.`,
 			}
 			printNotes(notes)
 			if dir != "" {
-				return runLocal(cmd.Context(), g, cfg, dir)
+				return runLocal(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir})
 			}
 			tmp, err := os.MkdirTemp("", "skein-quickstart-")
 			if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 func newTrain(g *globals) *cobra.Command {
-	var config, dir string
+	var config, dir, metrics string
 	var sets []string
 	var dry bool
 	cmd := &cobra.Command{
@@ -42,12 +42,13 @@ processes see skein up; for several machines see skein node.`,
 			if dir == "" {
 				dir = filepath.Join("runs", cfg.Run)
 			}
-			return runLocal(cmd.Context(), g, cfg, dir)
+			return runLocal(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir, Metrics: metrics})
 		},
 	}
 	cmd.Flags().StringVar(&config, "config", "", "configuration file (YAML onto the defaults)")
 	cmd.Flags().StringVar(&dir, "dir", "", "folder of the run (default runs/RUN)")
 	cmd.Flags().StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
+	cmd.Flags().StringVar(&metrics, "metrics", "", "serve Prometheus metrics on HOST:PORT (port 0: any free one, written to DIR/metrics-addr)")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the resolved configuration and stop")
 	return cmd
 }
@@ -66,9 +67,10 @@ func printConfig(g *globals, cfg project.Config) error {
 }
 
 // runLocal runs a configuration in this process and prints its outcome.
-func runLocal(ctx context.Context, g *globals, cfg project.Config, dir string) error {
-	sum, err := project.RunLocal(ctx, cfg, project.LocalOptions{Dir: dir, Log: g.logger(), Progress: os.Stderr})
-	return finish(g, sum, dir, err)
+func runLocal(ctx context.Context, g *globals, cfg project.Config, opt project.LocalOptions) error {
+	opt.Log, opt.Progress = g.logger(), os.Stderr
+	sum, err := project.RunLocal(ctx, cfg, opt)
+	return finish(g, sum, opt.Dir, err)
 }
 
 // finish prints a run's outcome; an interrupted run says how to go on.
