@@ -64,7 +64,7 @@ type nodeMetrics struct {
 var (
 	descTerm    = desc("cluster_term", "Raft term this node is in.")
 	descCommit  = desc("cluster_commit_index", "Raft index up to which this node knows entries to be committed.")
-	descApplied = desc("cluster_applied_index", "Raft index up to which this node has applied entries.")
+	descApplied = desc("cluster_applied_index", "Raft index up to which this node has applied entries, as it last told its peers.")
 	descMissing = desc("cluster_missing_payloads", "Committed EventLogs this node still has to pull from its peers.")
 )
 
