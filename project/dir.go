@@ -7,6 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/skein-rl/skein/replay"
 )
 
 // Kinds of run folders.
@@ -67,6 +71,20 @@ func readLayout(dir string) (layout, error) {
 }
 
 func layoutPath(dir string) string { return filepath.Join(dir, "layout.json") }
+
+// checkSpace refuses to start a run on a disk so full that its store would
+// refuse every append.
+func checkSpace(dir string, reserve uint64) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return fmt.Errorf("project: free space of %s: %w", dir, err)
+	}
+	if free := s.Bavail * uint64(s.Bsize); free < reserve {
+		return fmt.Errorf("project: folder %s: %w: %d MiB free, but %d MiB are kept in reserve: free some space, or use a --dir on another disk",
+			dir, replay.ErrDiskFull, free>>20, reserve>>20)
+	}
+	return nil
+}
 
 // replayDir is the folder of a local cluster's i-th replay node.
 func replayDir(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("replay-%d", i)) }

@@ -51,6 +51,9 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return Summary{}, fmt.Errorf("project: run folder: %w", err)
 	}
+	if err := checkSpace(opt.Dir, replay.DefaultLocalOptions().MinFreeBytes); err != nil {
+		return Summary{}, err
+	}
 	if err := claimDir(opt.Dir, mine); err != nil {
 		return Summary{}, err
 	}
@@ -82,8 +85,11 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	sum, err := Summarize(sctx, st, c.Run)
+	if runErr != nil && err != nil {
+		return sum, runErr // what ended the run says it; there may be nothing to sum up
+	}
 	if err != nil {
-		return sum, errors.Join(runErr, err)
+		return sum, err
 	}
 	sum.Model, sum.Backend, sum.Task = c.Model, p.backend.Name(), c.Task.Name
 	sum.Seconds, sum.PeakRSSMB = time.Since(began).Seconds(), peakRSSMB(os.Getpid())
@@ -211,6 +217,10 @@ func learnerHooks(log *slog.Logger) learner.Hooks {
 	return learner.Hooks{
 		OnStart: func(step, version uint64, resumed bool) {
 			log.Info("learner starts", "step", step, "policy_version", version, "resumed", resumed)
+		},
+		OnStep: func(rec replay.StepRecord, _ learner.StepResult, _ *learner.Checkpoint) {
+			log.Info("step committed", "step", rec.Step, "policy_version", rec.Version, "reward", rec.Metrics["reward"], "loss", rec.Metrics["loss"],
+				"logs", len(rec.LogIDs), "adapter", rec.Adapter)
 		},
 		OnEmpty:   func(n int, why map[string]int) { log.Warn("nothing to train", "consecutive", n, "reasons", why) },
 		OnLost:    func(err error, step uint64) { log.Warn("lease lost; going on", "step", step, "error", err) },

@@ -79,7 +79,7 @@ func (p *Proc) supervise(ctx context.Context) error {
 		}
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && exit.ExitCode() == ExitVerdict {
-			return fmt.Errorf("project: %s ended the run:\n%s", p.spec.Name, p.tail(3))
+			return fmt.Errorf("project: %s ended the run: %s", p.spec.Name, p.lastError())
 		}
 		if quick++; time.Since(began) > quickEnd {
 			quick = 0
@@ -193,6 +193,16 @@ func (p *Proc) tail(lines int) string {
 	}
 	all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// lastError is the message the child ended with: what follows the last
+// "skein: " that starts a line of its log.
+func (p *Proc) lastError() string {
+	text := "\n" + p.tail(50)
+	if at := strings.LastIndex(text, "\nskein: "); at >= 0 {
+		return text[at+len("\nskein: "):]
+	}
+	return strings.TrimSpace(text)
 }
 
 // WatchParent cancels when the supervising process dies, so that no child

@@ -64,8 +64,8 @@ func sameBase(spec replay.RunSpec, name, digest string) error {
 	if digest == spec.BaseDigest {
 		return nil
 	}
-	return fmt.Errorf("project: run %s trains the base %s, but model %s has digest %s: use the same weights on every node and in every start",
-		spec.Run, spec.BaseDigest, name, digest)
+	return fmt.Errorf("project: run %s was started with %w: base %s, but model %s has digest %s: use the same weights on every node and in every start",
+		spec.Run, ErrOtherConfig, spec.BaseDigest, name, digest)
 }
 
 // differences lists the keys that two configurations of a run disagree about.

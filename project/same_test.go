@@ -4,11 +4,14 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/skein-rl/skein/replay"
 )
 
 // A run goes on only under the configuration it was started with; where and how
@@ -79,4 +82,32 @@ func TestFolderOfOneProcess(t *testing.T) {
 	again, err := lockDir(dir)
 	require.NoError(t, err)
 	require.NoError(t, again.Close())
+}
+
+func TestLastErrorOfAChild(t *testing.T) {
+	logs := t.TempDir()
+	p := &Proc{spec: ProcSpec{Name: "learner-0"}, logs: logs}
+	for text, want := range map[string]string{
+		"level=ERROR msg=x\nskein: run: a: use b\nc: use d\n": "run: a: use b\nc: use d",
+		"skein: old\nlevel=INFO\nskein: new\n":                "new",
+		"panic: x\n":                                          "panic: x",
+	} {
+		require.NoError(t, writeFile(filepath.Join(logs, "learner-0.log"), []byte(text)))
+		require.Equal(t, want, p.lastError())
+	}
+}
+
+func TestFullDiskIsRefusedAtTheStart(t *testing.T) {
+	require.NoError(t, checkSpace(t.TempDir(), 1))
+	err := checkSpace(t.TempDir(), math.MaxUint64)
+	require.ErrorIs(t, err, replay.ErrDiskFull)
+	require.ErrorContains(t, err, "use a --dir on another disk")
+}
+
+func TestOtherWeightsAreRefused(t *testing.T) {
+	spec := replay.RunSpec{Run: "r", BaseDigest: "blake3:aa"}
+	require.NoError(t, sameBase(spec, "m.gguf", "blake3:aa"))
+	err := sameBase(spec, "m.gguf", "blake3:bb")
+	require.ErrorContains(t, err, "m.gguf has digest blake3:bb")
+	require.Equal(t, ExitVerdict, ExitStatus(err))
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/replay"
 )
 
 // UpOptions describe a local cluster of processes.
@@ -71,8 +72,11 @@ func Up(ctx context.Context, c Config, o UpOptions) (Summary, error) {
 	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	sum, err := Summarize(sctx, st, c.Run)
+	if runErr != nil && err != nil {
+		return sum, runErr // what ended the run says it; there may be nothing to sum up
+	}
 	if err != nil {
-		return sum, errors.Join(runErr, err)
+		return sum, err
 	}
 	sum.Model, sum.Backend, sum.Task = c.Model, c.Backend, c.Task.Name
 	sum.Seconds, sum.PeakRSSMB = time.Since(began).Seconds(), u.peakMB()
@@ -108,6 +112,9 @@ func newFleet(ctx context.Context, c Config, o UpOptions) (*fleet, error) {
 	}
 	if err := os.MkdirAll(filepath.Join(o.Dir, "logs"), 0o755); err != nil {
 		return nil, fmt.Errorf("project: run folder: %w", err)
+	}
+	if err := checkSpace(o.Dir, replay.DefaultLocalOptions().MinFreeBytes); err != nil {
+		return nil, err
 	}
 	if err := claimDir(o.Dir, layout{Kind: kindCluster, Run: c.Run, Replay: o.Replay}); err != nil {
 		return nil, err
