@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -283,6 +284,12 @@ func (lp *Loop) checkStart(s replay.RunSpec) error {
 // wait leases the next groups.
 func (lp *Loop) wait(ctx context.Context) (*replay.Lease, error) {
 	began := time.Now()
+	// Groups whose every rollout failed never become ready; they count as empty
+	// batches.
+	before, err := lp.store.Status(ctx, lp.cfg.Run)
+	if err != nil {
+		before.DroppedGroups = math.MaxInt // unknown: nothing counts until it is
+	}
 	req := replay.LeaseRequest{Run: lp.cfg.Run, Holder: lp.cfg.Holder, Groups: lp.l.cfg.GroupsPerStep,
 		LearnerVersion: lp.l.version, TTL: lp.cfg.LeaseTTL, Wait: lp.cfg.LeaseWait}
 	for {
@@ -304,10 +311,16 @@ func (lp *Loop) wait(ctx context.Context) (*replay.Lease, error) {
 				return nil, err
 			}
 		}
+		st, err := lp.store.Status(ctx, lp.cfg.Run)
+		if err != nil {
+			continue // the next lease call reports what lasts
+		}
+		before.DroppedGroups = min(before.DroppedGroups, st.DroppedGroups)
+		if lost := st.DroppedGroups - before.DroppedGroups; lost >= lp.cfg.MaxEmpty*lp.l.cfg.GroupsPerStep {
+			return nil, fmt.Errorf("%w: the rollouts of %d groups in a row, %d batches, came to nothing; %s", ErrTooManyEmpty, lost, lp.cfg.MaxEmpty, lp.explain(ctx))
+		}
 		if lp.hooks.OnWait != nil {
-			if st, err := lp.store.Status(ctx, lp.cfg.Run); err == nil {
-				lp.hooks.OnWait(waited, st)
-			}
+			lp.hooks.OnWait(waited, st)
 		}
 	}
 }

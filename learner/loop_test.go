@@ -438,6 +438,30 @@ func TestCaseEmptyBatchAllRolloutsFail(t *testing.T) {
 	})
 }
 
+// An environment that fails fast is given up by count, long before max_idle.
+func TestCaseEmptyBatchFailingFastStopsByCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := small(2)
+		s := newFoldStore(t, c)
+		lc := loopConfig()
+		lc.MaxEmpty = 3
+		g := newRig(t, c, lc, s)
+		g.lp.hooks.OnWait = func(time.Duration, replay.RunStatus) {
+			for _, tk := range s.tickets(2) {
+				for m := range uint32(2) {
+					s.append(entry{group: tk.Group, member: m, size: 2, status: eventlog.Failed, cause: "engine: prompt fills the context"}.log(t))
+				}
+			}
+		}
+		began := time.Now()
+		_, err := g.lp.Run(t.Context())
+		require.ErrorIs(t, err, ErrTooManyEmpty)
+		require.ErrorContains(t, err, "6 groups in a row, 3 batches, came to nothing")
+		require.ErrorContains(t, err, "engine")
+		require.Less(t, time.Since(began), time.Minute)
+	})
+}
+
 // cases/training.tsv staleness: "trainer ran ahead of the orchestrator and
 // trained again on old rollouts".
 func TestCaseStalenessLearnerWaitsAndTrainsNoGroupTwice(t *testing.T) {

@@ -213,14 +213,14 @@ func evalItems(t *testing.T, st replay.Store, run string) int {
 func TestRunThatCannotLearnEndsWithItsReason(t *testing.T) {
 	for _, command := range [][]string{{"train"}, {"up", "--replay", "1", "--workers", "1"}} {
 		args := append(command, "--config", "../../recipes/quickstart.yaml", "--dir", t.TempDir(),
-			"--set", "rollout.max_len=40", "--set", "eval.tasks=0", "--set", "limits.max_idle=2s", "--set", "limits.max_empty=1")
+			"--set", "rollout.max_len=40", "--set", "eval.tasks=0", "--set", "limits.max_empty=2")
 		cmd := skein(t, 2*time.Minute, args...)
 		var out lockedBuffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		err := cmd.Run()
 		var exit *exec.ExitError
 		require.ErrorAs(t, err, &exit, "%s ended well:\n%s", command[0], out.String())
-		require.Contains(t, out.String(), "no complete groups", command[0])
+		require.Contains(t, out.String(), "came to nothing", command[0])
 		require.Contains(t, out.String(), "no room for another turn", command[0])
 	}
 }
