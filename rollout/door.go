@@ -69,6 +69,10 @@ type Task struct {
 	// NewEnv makes the task's private tool environment for one rollout. The
 	// calls of one turn run concurrently, so Call is safe for concurrent use.
 	NewEnv func() tool.Env
+	// InOrder runs the calls of a turn one after another, as the model wrote
+	// them: for environments with state, where the order decides the results and
+	// a rollout must come out the same whenever it is repeated.
+	InOrder bool
 	// Score judges the finished episode in [0,1]; error = the reward broke.
 	Score func(Episode) (float64, error)
 	// SingleTurn ends the episode, well, once the calls of its first calling

@@ -380,6 +380,37 @@ func TestBrokenRewardIsUnscored(t *testing.T) {
 	}
 }
 
+// A task with state asks for its calls in the order written: the first, though
+// slower, ends before the second begins.
+func TestCallsInOrder(t *testing.T) {
+	for inOrder, want := range map[bool][]string{true: {"a", "b"}, false: {"b", "a"}} {
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			var done []string
+			task := echoTask()
+			task.InOrder = inOrder
+			task.NewEnv = func() tool.Env {
+				return envFunc(func(_ context.Context, c tool.Call) (string, error) {
+					name := "b"
+					if strings.Contains(string(c.Arguments), "slow") {
+						name = "a"
+						time.Sleep(2 * time.Second)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					done = append(done, name)
+					return name, nil
+				})
+			}
+			e := newScript(call("echo", `{"how":"slow"}`)+call("echo", `{}`), "end")
+			log, err := newLoop(t, e, byteChat{}, nil).Run(t.Context(), task, aRequest())
+			require.NoError(t, err)
+			require.Contains(t, story(log), "tool_result(call00001 a)\ntool_result(call00002 b)")
+			require.Equal(t, want, done, "in order: %v", inOrder)
+		})
+	}
+}
+
 // P8: each boundary has its own deadline, and the cause names it.
 func TestDeadlines(t *testing.T) {
 	block := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }

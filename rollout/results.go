@@ -20,8 +20,9 @@ type toolResult struct {
 	start, end time.Time
 }
 
-// execute runs the calls of a turn side by side and returns their results in
-// call order. A malformed call is not run; its result says why.
+// execute runs the calls of a turn side by side, or one after another where the
+// task wants that, and returns their results in call order. A malformed call is
+// not run; its result says why.
 func (e *episode) execute(ctx context.Context, env tool.Env, parsed Parsed) []toolResult {
 	var results []toolResult
 	var wg sync.WaitGroup
@@ -46,12 +47,17 @@ func (e *episode) execute(ctx context.Context, env tool.Env, parsed Parsed) []to
 		case i >= cfg.MaxCallsPerTurn:
 			r.err = fmt.Errorf("more than %d calls in one turn; this one was not executed", cfg.MaxCallsPerTurn)
 		default:
-			wg.Go(func() {
+			run := func() {
 				r.text, r.err = tool.Bounded(ctx, cfg.ToolTimeout, func(ctx context.Context) (string, error) {
 					return env.Call(ctx, r.call)
 				})
 				r.end = e.loop.now()
-			})
+			}
+			if e.task.InOrder {
+				run()
+			} else {
+				wg.Go(run)
+			}
 			continue
 		}
 		r.end = r.start
