@@ -1,0 +1,284 @@
+package project
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/skein-rl/skein/actors"
+	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/replay"
+	"github.com/skein-rl/skein/rollout"
+)
+
+// member is a worker or learner process joined to a cluster.
+type member struct {
+	opt    NodeOptions
+	name   string
+	kind   string
+	client *cluster.Client
+	lock   *os.File // on the role's folder
+	began  time.Time
+	// metrics may be nil.
+	metrics *metrics
+}
+
+// joinAs gets a certificate for a role and connects with it.
+func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*member, error) {
+	dir := filepath.Join(o.Dir, role)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("project: folder of the %s: %w", role, err)
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	id, err := nodeID(dir, o.ID, role)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	client, err := dial(ctx, addrs, o.Token, id, role, dir)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return &member{opt: o, name: id, kind: role, client: client, lock: lock, began: time.Now()}, nil
+}
+
+// dial connects with the certificate in dir, or joins for one. Without a
+// certificate a token is needed.
+func dial(ctx context.Context, addrs []string, token, id, role, dir string) (*cluster.Client, error) {
+	cfg := cluster.JoinConfig{Addrs: addrs, ID: id, Role: role, Dir: dir}
+	if token != "" {
+		var err error
+		if cfg.Token, err = cluster.ParseToken(token); err != nil {
+			return nil, err
+		}
+	}
+	return cluster.Connect(ctx, cfg)
+}
+
+// nodeID is the id given, the one kept in dir, or a new one, which is kept: a
+// restarted worker is the same worker.
+func nodeID(dir, given, role string) (string, error) {
+	path := filepath.Join(dir, "id")
+	kept, err := readFirstLine(path)
+	switch {
+	case err == nil && (given == "" || given == kept):
+		return kept, nil
+	case err == nil:
+		return "", fmt.Errorf("project: --id %q: the folder %s belongs to %q: use another folder", given, dir, kept)
+	case !errors.Is(err, os.ErrNotExist):
+		return "", err
+	}
+	if given == "" {
+		var b [4]byte
+		if _, err := io.ReadFull(rand.Reader, b[:]); err != nil {
+			return "", err
+		}
+		given = role + "-" + hex.EncodeToString(b[:])
+	}
+	return given, writeFile(path, []byte(given+"\n"))
+}
+
+func readFirstLine(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	return strings.TrimSpace(line), nil
+}
+
+// Close leaves the cluster's services; membership stays.
+func (m *member) Close() error { return errors.Join(m.client.Close(), m.lock.Close()) }
+
+func (m *member) role() actors.Role {
+	if m.kind == cluster.RoleWorker {
+		return actors.Worker(m.workForever, nil)
+	}
+	if m.opt.Config != nil {
+		return soleLearner(m.learnForever)
+	}
+	return actors.Learner(m.learnForever, nil)
+}
+
+// workForever serves one run after another.
+func (m *member) workForever(ctx context.Context) error {
+	for {
+		p, err := m.nextRun(ctx)
+		if err != nil {
+			return err
+		}
+		beat := func(h rollout.Heartbeat) {
+			m.heartbeat(ctx, cluster.NodeInfo{
+				PolicyVersion: h.Version, TokensPerSecond: h.TokensPerSecond, LastError: h.LastError,
+				Metrics: map[string]float64{"rollouts": float64(h.Rollouts), "failed": float64(h.Failed), "in_flight": float64(h.Members)},
+			})
+		}
+		err = p.work(ctx, m.client, m.name, m.opt.Log, beat)
+		if err := errors.Join(err, p.Close()); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// learnForever trains the configured run, then whatever run needs a learner.
+func (m *member) learnForever(ctx context.Context) error {
+	defer m.beat(ctx)()
+	if m.opt.Config != nil {
+		p, err := openParts(*m.opt.Config, m.opt.Log)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrUnusable, err)
+		}
+		if err = p.checkRun(ctx, m.client); err != nil {
+			return errors.Join(err, p.Close())
+		}
+		err = p.ensureRun(ctx, m.client, filepath.Join(m.opt.Dir, "learner"), m.opt.Log, os.Stderr)
+		if err := errors.Join(err, p.Close()); err != nil {
+			return err
+		}
+	}
+	for {
+		p, err := m.nextRun(ctx)
+		if err != nil {
+			return err
+		}
+		err = m.learnRun(ctx, p)
+		if err := errors.Join(err, p.Close()); err != nil {
+			return err
+		}
+	}
+}
+
+// learnRun trains a run to its end and closes it. A run that another learner
+// closed first is no error.
+func (m *member) learnRun(ctx context.Context, p *parts) error {
+	err := p.learn(ctx, m.client, m.name, learnerHooks(m.opt.Log))
+	if err == nil {
+		return finishRun(ctx, m.client, p.cfg)
+	}
+	if s, serr := m.client.Status(ctx, p.cfg.Run); serr == nil && s.Finished {
+		m.opt.Log.Info("run is finished", "run", p.cfg.Run, "error", err)
+		return nil
+	}
+	return err
+}
+
+// beat tells the leader every second that this process lives, until ctx ends or
+// the returned function is called, which waits for it.
+func (m *member) beat(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			m.heartbeat(ctx, cluster.NodeInfo{})
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// heartbeat tells the leader about this process. It is information only, so a
+// failure is no reason to stop working.
+func (m *member) heartbeat(ctx context.Context, info cluster.NodeInfo) {
+	info.ID, info.Role, info.Started, info.Version = m.name, m.kind, m.began, m.opt.Version
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := m.client.Heartbeat(ctx, info); err != nil && ctx.Err() == nil {
+		m.opt.Log.Debug("heartbeat", "error", err)
+	}
+}
+
+// nextRun waits for an unfinished run and opens what its configuration names. A
+// learner's own run comes first, and it does not train what only evaluates.
+func (m *member) nextRun(ctx context.Context) (*parts, error) {
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		spec, ok, err := openRun(ctx, m.client, m.wants)
+		if err != nil && !errors.Is(err, replay.ErrUnavailable) && ctx.Err() == nil {
+			return nil, err
+		}
+		if ok {
+			c, err := Parse(spec.Config)
+			if err != nil {
+				return nil, fmt.Errorf("project: configuration of run %s: %w", spec.Run, err)
+			}
+			c.Run = spec.Run // a base model's evaluation has its run's configuration
+			p, err := openParts(c, m.opt.Log)
+			if err != nil {
+				return nil, err
+			}
+			p.metrics = m.metrics
+			if err := sameBase(spec, c.Model, p.model.Digest); err != nil {
+				return nil, errors.Join(err, p.Close())
+			}
+			return p, nil
+		}
+		m.heartbeat(ctx, cluster.NodeInfo{})
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// wants orders the unfinished runs for this process: highest first, then by
+// name; below 0 it leaves a run to others.
+func (m *member) wants(run string) int {
+	switch {
+	case m.kind == cluster.RoleWorker:
+		return 0
+	case strings.HasSuffix(run, baseSuffix):
+		return -1
+	case m.opt.Config != nil && m.opt.Config.Run == run:
+		return 1
+	}
+	return 0
+}
+
+// openRun finds the unfinished run that is wanted most.
+func openRun(ctx context.Context, st replay.Store, wants func(run string) int) (spec replay.RunSpec, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	runs, err := st.Runs(ctx)
+	if err != nil {
+		return spec, false, err
+	}
+	slices.SortStableFunc(runs, func(a, b string) int { return wants(b) - wants(a) })
+	for _, name := range runs {
+		if wants(name) < 0 {
+			break
+		}
+		s, err := st.Status(ctx, name)
+		if err != nil {
+			return spec, false, err
+		}
+		if !s.Finished {
+			return s.Spec, true, nil
+		}
+	}
+	return spec, false, nil
+}
