@@ -15,8 +15,8 @@ import (
 type health func(ctx context.Context) string
 
 // watch prints a line for every committed step, and every quiet interval a
-// line about what the run is waiting for, until ctx ends. It only reads, so it
-// can never stop training.
+// line about what the run is waiting for, until ctx ends; then it tells what is
+// new since the last look. It only reads, so it can never stop training.
 func watch(ctx context.Context, st replay.Store, run string, maxSteps int, out io.Writer, nodes health, preparing func() string) {
 	const poll, quiet = 500 * time.Millisecond, 10 * time.Second
 	tick := time.NewTicker(poll)
@@ -26,6 +26,12 @@ func watch(ctx context.Context, st replay.Store, run string, maxSteps int, out i
 	for {
 		select {
 		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+			defer cancel()
+			lines, _ := w.poll(last, st, run, maxSteps)
+			for _, l := range lines {
+				fmt.Fprintln(out, l)
+			}
 			return
 		case <-tick.C:
 		}
