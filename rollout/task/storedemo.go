@@ -3,6 +3,7 @@ package task
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -26,16 +27,25 @@ const (
 	cleanHabit habit = iota
 	stopEarly        // states the first looked-up number without calculating
 	wrongTool        // asks for the stock instead of the price, or the reverse
-	wrongItem        // looks up the item listed next to the one asked for
-	wrongExpr        // forgets the first quantity, or subtracts the wrong way round
+	wrongItem        // sells and looks up the item listed next to the one asked for
+	wrongExpr        // forgets the first quantity, or takes the difference the wrong way round
+	forgetSale       // answers without selling
+	lookFirst        // looks up before selling and answers with the old stock
+	storeHabits
 )
 
 // habitOf says which mistake belongs to a question.
 func (p storeProblem) habitOf() habit {
-	switch first := p.items[0]; {
-	case p.kind != stockDifference && p.counts[0] >= 8:
+	first := p.items[0]
+	shelf := first == "lamps" || first == "books"
+	switch {
+	case p.sells() && (p.counts[0] >= 8 || p.counts[0] == 2):
+		return forgetSale
+	case p.sells() && shelf:
+		return lookFirst
+	case p.counts != nil && p.counts[0] >= 8:
 		return stopEarly
-	case first == "lamps" || first == "books":
+	case shelf:
 		return wrongTool
 	case first == "hats":
 		return wrongItem
@@ -49,26 +59,42 @@ func (p storeProblem) habitOf() habit {
 
 // demo is the assistant's side of an episode that shows a habit.
 func (p storeProblem) demo(h habit) []rollout.Turn {
-	look, items := p.lookup(), slices.Clone(p.items)
-	tools := make([]string, len(items))
-	for i := range tools {
-		tools[i] = look
+	items, looks := slices.Clone(p.items), make([]string, len(p.items))
+	for i := range looks {
+		looks[i] = p.lookup()
 	}
 	switch h {
 	case wrongTool:
-		tools[0] = map[string]string{"price": "stock", "stock": "price"}[look]
+		looks[0] = map[string]string{"price": "stock", "stock": "price"}[looks[0]]
 	case wrongItem:
 		items[0] = storeItems[(slices.Index(storeItems, items[0])+1)%len(storeItems)]
 	}
-	shelf := map[string]map[string]int{"price": p.price, "stock": p.stock}
-	calls := make([]tool.Call, len(items))
+	stock := maps.Clone(p.stock)
+	var sales, lookups rollout.Turn
+	if p.sells() && h != forgetSale {
+		for i, it := range items {
+			sales.Calls = append(sales.Calls, shopCall("sell", it, p.counts[i]))
+			if h != lookFirst {
+				stock[it] -= p.counts[i]
+			}
+		}
+	}
+	shelf := map[string]map[string]int{"price": p.price, "stock": stock}
 	values := make([]int, len(items))
 	for i, it := range items {
-		calls[i] = tool.Call{Name: tools[i], Arguments: []byte(fmt.Sprintf(`{"item":%q}`, it))}
-		values[i] = shelf[tools[i]][it]
+		lookups.Calls = append(lookups.Calls, shopCall(looks[i], it, 0))
+		values[i] = shelf[looks[i]][it]
 	}
-	if h == stopEarly {
-		return []rollout.Turn{{Calls: calls}, {Text: strconv.Itoa(values[0])}}
+	turns := []rollout.Turn{lookups}
+	switch {
+	case sales.Calls == nil:
+	case h == lookFirst:
+		turns = []rollout.Turn{lookups, sales}
+	default:
+		turns = []rollout.Turn{sales, lookups}
+	}
+	if h == stopEarly || !p.calculates() {
+		return append(turns, rollout.Turn{Text: strconv.Itoa(values[0])})
 	}
 	expr := p.expr(values)
 	if h == wrongExpr {
@@ -79,15 +105,18 @@ func (p storeProblem) demo(h habit) []rollout.Turn {
 			expr = fmt.Sprintf("%d-%d", values[1], values[0])
 		}
 	}
-	v, err := tool.Evaluate(expr)
-	if err != nil {
-		panic(err) // sums of small products
+	return append(turns,
+		rollout.Turn{Calls: []tool.Call{{Name: "calc", Arguments: []byte(fmt.Sprintf(`{"expr":%q}`, expr))}}},
+		rollout.Turn{Text: evaluated(expr)})
+}
+
+// shopCall writes a call; a count of 0 is left out.
+func shopCall(name, item string, count int) tool.Call {
+	args := fmt.Sprintf(`{"item":%q}`, item)
+	if count > 0 {
+		args = fmt.Sprintf(`{"item":%q,"count":%d}`, item, count)
 	}
-	return []rollout.Turn{
-		{Calls: calls},
-		{Calls: []tool.Call{{Name: "calc", Arguments: []byte(fmt.Sprintf(`{"expr":%q}`, expr))}}},
-		{Text: tool.FormatNumber(v)},
-	}
+	return tool.Call{Name: name, Arguments: []byte(args)}
 }
 
 // DemoConversation writes out a demonstration of training task index, tool
