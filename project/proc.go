@@ -187,12 +187,26 @@ func (p *Proc) logPath() string { return filepath.Join(p.logs, p.spec.Name+".log
 
 // tail returns the last lines of the child's log.
 func (p *Proc) tail(lines int) string {
-	b, err := os.ReadFile(p.logPath())
+	b, err := readEnd(p.logPath(), 64<<10)
 	if err != nil {
 		return err.Error()
 	}
 	all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// readEnd returns at most the last n bytes of a file.
+func readEnd(path string, n int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.NewSectionReader(f, max(0, st.Size()-n), n))
 }
 
 // lastError is the message the child ended with: what follows the last

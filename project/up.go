@@ -310,7 +310,10 @@ func (f *fleet) health(st *Store) health {
 func (f *fleet) preparing() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.procs[len(f.procs)-1].tail(1)
+	if last := f.procs[len(f.procs)-1].tail(1); last != "" {
+		return last
+	}
+	return "the learner loads the model"
 }
 
 func (f *fleet) peakMB() float64 {
