@@ -6,8 +6,10 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/learner"
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/project/supervised"
@@ -22,23 +24,29 @@ func BaseRun(run string) string { return run + baseSuffix }
 // baseSuffix marks runs that only evaluate; no configured run may end in it.
 const baseSuffix = "-base"
 
-// warmStart trains the start adapter and stores it; meanwhile the workers
-// evaluate the base model, in a run of its own that makes no steps.
+// warmStart trains the start adapter and stores it. The demonstrations it is
+// trained on stand in a run of their own that makes no steps; meanwhile the
+// workers evaluate the base model there.
 func (p *parts) warmStart(ctx context.Context, st replay.Store, dir string, log *slog.Logger, progress io.Writer) (digest string, err error) {
-	if p.cfg.Eval.Tasks > 0 {
-		if err := p.requestBaseEval(ctx, st); err != nil {
-			return "", err
-		}
+	demos, err := p.demonstrations(ctx, p.cfg.Warmup.Examples)
+	if err != nil {
+		return "", err
 	}
-	a, err := p.warmUp(ctx, filepath.Join(dir, "warmup"), log, progress)
+	if err := p.openBaseRun(ctx, st, demos); err != nil {
+		return "", err
+	}
+	a, err := p.warmUp(ctx, demos, filepath.Join(dir, "warmup"), log, progress)
 	if err != nil {
 		return "", err
 	}
 	if p.cfg.Eval.Tasks > 0 {
 		fmt.Fprintln(progress, "warm-up done; waiting for the base model's evaluation")
-		if err := p.finishBaseEval(ctx, st); err != nil {
+		if err := evaluate(ctx, st, BaseRun(p.cfg.Run), 0, p.cfg); err != nil {
 			return "", err
 		}
+	}
+	if err := st.FinishRun(ctx, BaseRun(p.cfg.Run)); err != nil {
+		return "", err
 	}
 	// Not before the wait: the store collects blobs that no run refers to.
 	if digest, err = st.PutBlob(ctx, a.Encode()); err != nil {
@@ -47,9 +55,9 @@ func (p *parts) warmStart(ctx context.Context, st replay.Store, dir string, log 
 	return digest, nil
 }
 
-// requestBaseEval is idempotent, also when an earlier life of this process had
-// it evaluated.
-func (p *parts) requestBaseEval(ctx context.Context, st replay.Store) error {
+// openBaseRun is idempotent, also when an earlier life of this process had it
+// evaluated: equal demonstrations have equal ids.
+func (p *parts) openBaseRun(ctx context.Context, st replay.Store, demos []*eventlog.Log) error {
 	base := *p
 	base.cfg.Warmup.Examples = 0
 	// Workers with nothing left to evaluate roll out training groups; keep
@@ -63,26 +71,49 @@ func (p *parts) requestBaseEval(ctx context.Context, st replay.Store) error {
 	if err := st.CreateRun(ctx, spec); err != nil {
 		return err
 	}
+	if err := store(ctx, st, demos); err != nil {
+		return fmt.Errorf("storing the demonstrations: %w", err)
+	}
+	if p.cfg.Eval.Tasks == 0 {
+		return nil
+	}
 	return st.RequestEval(ctx, replay.EvalRequest{Run: spec.Run, Version: 0, Count: uint32(p.cfg.Eval.Tasks)})
 }
 
-func (p *parts) finishBaseEval(ctx context.Context, st replay.Store) error {
-	run := BaseRun(p.cfg.Run)
-	if err := evaluate(ctx, st, run, 0, p.cfg); err != nil {
-		return err
+// store appends logs, a few at a time.
+func store(ctx context.Context, st replay.Store, logs []*eventlog.Log) error {
+	for batch := range slices.Chunk(logs, 64) {
+		recs := make([]replay.Record, len(batch))
+		for i, l := range batch {
+			data, err := eventlog.Encode(l)
+			if err != nil {
+				return err
+			}
+			recs[i] = replay.Record{Item: rollout.ItemOf(l, len(data)), Bytes: data}
+		}
+		res, err := st.Append(ctx, recs)
+		if err != nil {
+			return err
+		}
+		for i, r := range res {
+			if r.Rejected != "" {
+				return fmt.Errorf("log %s: %s", recs[i].Item.LogID, r.Rejected)
+			}
+		}
 	}
-	return st.FinishRun(ctx, run)
+	return nil
 }
 
-// demoRows turns the first n demonstrations of the source into SFT rows.
-func (p *parts) demoRows(ctx context.Context, n int) ([]learner.SFTRow, error) {
+// demonstrations writes the first n demonstrations of the source as full-tier
+// logs; those too long for a rollout are left out.
+func (p *parts) demonstrations(ctx context.Context, n int) ([]*eventlog.Log, error) {
 	// The embedded model writes calls without blanks, as its own recipe does;
 	// models of the field write them as Python's json module would.
 	format := rollout.FormatCallsSpaced
 	if p.model.Name == EmbeddedTiny {
 		format = rollout.FormatCalls
 	}
-	var rows []learner.SFTRow
+	var logs []*eventlog.Log
 	for i := range uint64(n) {
 		t, err := p.source.Train(i)
 		if err != nil {
@@ -95,25 +126,28 @@ func (p *parts) demoRows(ctx context.Context, n int) ([]learner.SFTRow, error) {
 		if err != nil {
 			return nil, err
 		}
-		row, err := supervised.Row(p.chat, t, messages)
+		l, err := rollout.DemoLog(p.chat, t, messages, eventlog.Meta{Run: BaseRun(p.cfg.Run), Group: fmt.Sprintf("demo/%d", i), Attempt: 1, Worker: "expert"})
 		if err != nil {
 			return nil, err
 		}
-		if len(row.Prompt)+len(row.Tokens) <= p.cfg.Rollout.MaxLen {
-			rows = append(rows, row)
+		if len(l.Branches[0].IDs) <= p.cfg.Rollout.MaxLen {
+			logs = append(logs, l)
 		}
 	}
-	if len(rows) == 0 {
+	if len(logs) == 0 {
 		return nil, fmt.Errorf("no demonstration of %s fits into rollout.max_len %d: raise it", p.source.Name(), p.cfg.Rollout.MaxLen)
 	}
-	return rows, nil
+	return logs, nil
 }
 
 // warmUp trains a fresh adapter on demonstrations. It resumes from dir.
-func (p *parts) warmUp(ctx context.Context, dir string, log *slog.Logger, progress io.Writer) (*model.Adapter, error) {
-	rows, err := p.demoRows(ctx, p.cfg.Warmup.Examples)
-	if err != nil {
-		return nil, err
+func (p *parts) warmUp(ctx context.Context, demos []*eventlog.Log, dir string, log *slog.Logger, progress io.Writer) (*model.Adapter, error) {
+	rows := make([]learner.SFTRow, len(demos))
+	for i, l := range demos {
+		var err error
+		if rows[i], err = supervised.Row(l); err != nil {
+			return nil, err
+		}
 	}
 	a, err := model.NewAdapter(p.model.Config, p.cfg.LoRA, p.model.Digest, p.cfg.Training.Seed)
 	if err != nil {

@@ -14,8 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/project/supervised"
 	"github.com/skein-rl/skein/replay"
+	"github.com/skein-rl/skein/rollout"
 )
 
 // tinyWarmup is a run whose warm-up takes a second.
@@ -79,6 +82,16 @@ func TestWarmupIsEnteredAgain(t *testing.T) {
 	e, err := st.EvalStatus(t.Context(), BaseRun("run"), 0)
 	require.NoError(t, err)
 	require.Equal(t, 2, e.Done)
+	// What the start adapter was trained on stands in the store, once.
+	items, _, err := st.Scan(t.Context(), BaseRun("run"), rollout.TableDemonstrations, "", 1000)
+	require.NoError(t, err)
+	require.Len(t, items, p.cfg.Warmup.Examples)
+	recs, err := st.Fetch(t.Context(), []string{items[0].LogID})
+	require.NoError(t, err)
+	l, err := eventlog.Decode(recs[0].Bytes)
+	require.NoError(t, err)
+	_, err = supervised.Row(l)
+	require.NoError(t, err)
 }
 
 // noDecoder is a backend on which nothing can be rolled out.

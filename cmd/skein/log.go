@@ -118,7 +118,7 @@ run and its logs; with --follow as well, one object a log.`,
 		},
 	}
 	t.flags(cmd)
-	cmd.Flags().StringVar(&table, "table", "train", "table: train or eval")
+	cmd.Flags().StringVar(&table, "table", "train", "table: "+strings.Join(tables, ", "))
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until Ctrl-C")
 	cmd.Flags().IntVarP(&lines, "lines", "n", 20, "how many of the newest to list")
 	return cmd
@@ -218,7 +218,7 @@ With --output and --json it also prints one object that says what was written.`,
 		},
 	}
 	t.flags(cmd)
-	cmd.Flags().StringVar(&table, "table", "train", "table: train or eval")
+	cmd.Flags().StringVar(&table, "table", "train", "table: "+strings.Join(tables, ", "))
 	cmd.Flags().StringVar(&format, "format", "messages", strings.Join(exportFormats, ", "))
 	cmd.Flags().StringVarP(&out, "output", "o", "", "file (default: stdout)")
 	return cmd

@@ -65,7 +65,7 @@ func (t *target) choose(ctx context.Context, st *project.Store) (string, error) 
 }
 
 // tables of a run.
-var tables = []string{"train", "eval"}
+var tables = []string{"train", "eval", "demonstrations"}
 
 func checkTable(name string) error {
 	if slices.Contains(tables, name) {

@@ -3,43 +3,28 @@
 package supervised
 
 import (
-	"strings"
+	"fmt"
 
+	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/learner"
-	"github.com/skein-rl/skein/rollout"
 )
 
-// toolCallWeight emphasises the tokens of turns that call tools over those of
-// plain text (SPEC 1.1's segment weights).
-const toolCallWeight = 2
-
-// Row tokenises a demonstration as a rollout of it would be; the tokens of
-// turns with tool calls weigh toolCallWeight, those of the environment nothing.
-func Row(c rollout.Chat, t rollout.Task, messages []rollout.Message) (learner.SFTRow, error) {
-	ids, train, err := rollout.EncodeDemo(c, t.Tools, messages)
+// Row is a full-tier demonstration as a supervised row: the prompt, what
+// follows it, and each token's segment weight (eventlog.TokenWeights): the
+// expert's tool calls count twice its texts, the environment not at all.
+func Row(l *eventlog.Log) (learner.SFTRow, error) {
+	branch, ok := l.Accepted()
+	if !ok {
+		return learner.SFTRow{}, fmt.Errorf("supervised: demonstration %s has no accepted branch", l.ID)
+	}
+	weights, err := l.TokenWeights(branch)
 	if err != nil {
 		return learner.SFTRow{}, err
 	}
-	first := 0
-	for first < len(train) && !train[first] {
-		first++
+	b := &l.Branches[branch]
+	if len(b.Runs) == 0 || b.Runs[0].Writer != eventlog.Prompt {
+		return learner.SFTRow{}, fmt.Errorf("supervised: demonstration %s does not begin with a prompt", l.ID)
 	}
-	weights := make([]float32, len(ids)-first)
-	for at := first; at < len(ids); {
-		end := at
-		for end < len(ids) && train[end] == train[at] {
-			end++
-		}
-		if train[at] {
-			w := float32(1)
-			if strings.Contains(c.Decode(ids[at:end]), "<tool_call>") {
-				w = toolCallWeight
-			}
-			for i := at; i < end; i++ {
-				weights[i-first] = w
-			}
-		}
-		at = end
-	}
-	return learner.SFTRow{Prompt: ids[:first], Tokens: ids[first:], Weights: weights}, nil
+	first := b.Runs[0].End
+	return learner.SFTRow{Prompt: b.IDs[:first], Tokens: b.IDs[first:], Weights: weights[first:]}, nil
 }

@@ -3,51 +3,63 @@ package supervised
 import (
 	"bytes"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/model/tiny"
 	"github.com/skein-rl/skein/rollout"
 	"github.com/skein-rl/skein/rollout/task"
 )
 
+// The row of a demonstration log is the conversation token by token, weighed by
+// who wrote what: here told apart by the segments of EncodeDemo instead.
 func TestRowWeighsToolCallsTwiceAndTheEnvironmentNothing(t *testing.T) {
 	m, err := tiny.Open()
 	require.NoError(t, err)
 	chat, err := rollout.NewModelChat(m)
 	require.NoError(t, err)
-	tk, err := task.NewStore(1).Train(0)
-	require.NoError(t, err)
-	messages, err := task.Converse(t.Context(), tk, tk.Demo, rollout.FormatCalls)
-	require.NoError(t, err)
-	row, err := Row(chat, tk, messages)
-	require.NoError(t, err)
-	require.Len(t, row.Weights, len(row.Tokens))
+	src := task.NewStore(1)
+	for i := range uint64(40) {
+		tk, err := src.Train(i)
+		require.NoError(t, err)
+		messages, err := src.DemoConversation(i, 1, rand.New(rand.NewPCG(1, i)))
+		require.NoError(t, err)
+		log, err := rollout.DemoLog(chat, tk, messages, eventlog.Meta{Run: "r", Group: "g"})
+		require.NoError(t, err)
+		require.Equal(t, eventlog.Full, log.Tier)
+		row, err := Row(log)
+		require.NoError(t, err)
 
-	// Put together again by weight, the row is the conversation's two sides.
-	var calls, answer, environment []int32
-	for i, id := range row.Tokens {
-		switch row.Weights[i] {
-		case toolCallWeight:
-			calls = append(calls, id)
-		case 1:
-			answer = append(answer, id)
-		case 0:
-			environment = append(environment, id)
-		default:
-			t.Fatalf("token %d has weight %v", i, row.Weights[i])
+		ids, train, err := rollout.EncodeDemo(chat, tk.Tools, messages)
+		require.NoError(t, err)
+		require.Equal(t, ids, append(slices.Clone(row.Prompt), row.Tokens...))
+		first := len(row.Prompt)
+		require.Contains(t, chat.Decode(row.Prompt), tk.User)
+		for at := first; at < len(ids); {
+			end := at
+			for end < len(ids) && train[end] == train[at] {
+				end++
+			}
+			want := float32(0)
+			if train[at] {
+				want = eventlog.TextWeight
+				if strings.Contains(chat.Decode(ids[at:end]), "<tool_call>") {
+					want = eventlog.CallWeight
+				}
+			}
+			for ; at < end; at++ {
+				require.Equal(t, want, row.Weights[at-first], "task %d, token %d", i, at)
+			}
 		}
 	}
-	require.Contains(t, chat.Decode(calls), "<tool_call>")
-	require.Contains(t, chat.Decode(answer), messages[len(messages)-1].Content)
-	require.NotContains(t, chat.Decode(answer), "<tool_call>")
-	require.Contains(t, chat.Decode(environment), "<|im_start|>tool")
-	require.NotContains(t, chat.Decode(environment), "<tool_call>")
-	require.Contains(t, chat.Decode(row.Prompt), tk.User)
 }
 
 // A recipe is the whole truth about the model: twice the same bytes, and files

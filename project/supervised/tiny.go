@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/learner"
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/model/gobackend"
@@ -179,7 +180,11 @@ func tinyRows(c rollout.Chat, src *task.Store, r TinyRecipe) ([]learner.SFTRow, 
 		if err != nil {
 			return nil, err
 		}
-		if rows[i], err = Row(c, t, messages); err != nil {
+		l, err := rollout.DemoLog(c, t, messages, eventlog.Meta{Run: "tiny-model", Group: t.ID})
+		if err != nil {
+			return nil, err
+		}
+		if rows[i], err = Row(l); err != nil {
 			return nil, err
 		}
 	}
