@@ -48,7 +48,7 @@ func decodeLine(line []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(line))
 	d.UseNumber()
 	if err := d.Decode(v); err != nil {
-		return fmt.Errorf("%w: %v", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return fmt.Errorf("%w: data after the JSON value at byte %d", ErrInvalid, d.InputOffset())

@@ -175,7 +175,7 @@ func intList(meta map[string]any, key string, n int) ([]int32, error) {
 		err = json.Unmarshal(raw, &out)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: metadata.%s: %v", ErrInvalid, key, err)
+		return nil, fmt.Errorf("%w: metadata.%s: %w", ErrInvalid, key, err)
 	}
 	if len(out) != n {
 		return nil, fmt.Errorf("%w: len(metadata.%s) = %d: want one per logprob: %d", ErrInvalid, key, len(out), n)

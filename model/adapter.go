@@ -58,7 +58,7 @@ func DecodeAdapter(blob []byte) (*Adapter, error) {
 	}
 	a := &Adapter{BaseDigest: st.Metadata[metaBase]}
 	if err := json.Unmarshal([]byte(st.Metadata[metaLoRA]), &a.LoRA); err != nil {
-		return nil, fmt.Errorf("%w: adapter blob %s: %v", ErrFormat, metaLoRA, err)
+		return nil, fmt.Errorf("%w: adapter blob %s: %w", ErrFormat, metaLoRA, err)
 	}
 	if err := a.LoRA.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: adapter blob: %w", ErrFormat, err)
