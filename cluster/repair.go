@@ -56,8 +56,7 @@ func (r *repairer) run() {
 
 // collect deletes, now and then, blobs that no step came to refer to (those of a
 // learner that died before its commit) and checkpoints that their run no longer
-// keeps. Only a replica that knows the newest
-// commits may judge.
+// keeps. Only a replica that knows the newest commits may judge.
 func (r *repairer) collect() {
 	t := time.NewTicker(collectEvery)
 	defer t.Stop()

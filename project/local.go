@@ -81,19 +81,7 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 		return Summary{}, err
 	}
 	runErr := playRoles(ctx, p, st, opt)
-	// The summary is worth having after an interruption too.
-	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	sum, err := Summarize(sctx, st, c.Run)
-	if runErr != nil && err != nil {
-		return sum, runErr // what ended the run says it; there may be nothing to sum up
-	}
-	if err != nil {
-		return sum, err
-	}
-	sum.Model, sum.Backend, sum.Task = c.Model, p.backend.Name(), c.Task.Name
-	sum.Seconds, sum.PeakRSSMB = time.Since(began).Seconds(), peakRSSMB(os.Getpid())
-	return sum, errors.Join(runErr, writeOutcome(opt.Dir, sum, c))
+	return conclude(ctx, st, c, opt.Dir, began, func() float64 { return peakRSSMB(os.Getpid()) }, runErr)
 }
 
 // prepareLocal makes the run exist. During a warm-up a worker of this process
@@ -226,13 +214,4 @@ func learnerHooks(log *slog.Logger) learner.Hooks {
 		OnLost:    func(err error, step uint64) { log.Warn("lease lost; going on", "step", step, "error", err) },
 		OnWarning: func(err error) { log.Warn("learner", "error", err) },
 	}
-}
-
-// writeOutcome writes summary.json, report.html and the resolved config.yaml.
-func writeOutcome(dir string, s Summary, c Config) error {
-	text, err := c.YAML()
-	if err != nil {
-		return err
-	}
-	return errors.Join(s.Save(dir), WriteReport(dir, s, text))
 }

@@ -68,19 +68,7 @@ func Up(ctx context.Context, c Config, o UpOptions) (Summary, error) {
 	runErr := u.await(ctx, st)
 	stopWatching()
 	wg.Wait()
-
-	sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
-	defer cancel()
-	sum, err := Summarize(sctx, st, c.Run)
-	if runErr != nil && err != nil {
-		return sum, runErr // what ended the run says it; there may be nothing to sum up
-	}
-	if err != nil {
-		return sum, err
-	}
-	sum.Model, sum.Backend, sum.Task = c.Model, c.Backend, c.Task.Name
-	sum.Seconds, sum.PeakRSSMB = time.Since(began).Seconds(), u.peakMB()
-	return sum, errors.Join(runErr, writeOutcome(o.Dir, sum, c))
+	return conclude(ctx, st, c, o.Dir, began, u.peakMB, runErr)
 }
 
 // fleet is the set of processes of one local cluster.
