@@ -61,7 +61,7 @@ func decode(t testing.TB, b model.Backend, a *model.Adapter, version uint64, tem
 	dec, err := b.NewDecoder(model.DecoderConfig{Slots: 4, MaxLen: 32})
 	require.NoError(t, err)
 	defer dec.Close()
-	require.NoError(t, dec.SetAdapter(a))
+	require.NoError(t, dec.SetAdapter(1, a))
 	var out []Group
 	for i, id := range ids {
 		prompt := []int32{1, 5, int32(7 + i)}

@@ -21,51 +21,102 @@ type Backend interface {
 
 // DecoderConfig sizes a decoder.
 type DecoderConfig struct {
-	Slots  int // sequences held at once (the batch)
-	MaxLen int // tokens per sequence, prompt included
+	Slots    int // sequences held at once (the batch)
+	MaxLen   int // tokens per sequence, prompt included
+	Adapters int // adapters resident at once, the base aside; 0 means 1
 }
 
 // Sampling is how one token is drawn. The draw is a pure function of the
-// logits, Seed and the token's position, never of what else is in the batch.
+// logits, the row's own history, Seed and the token's position, never of what
+// else is in the batch. Order: penalties and bias, constraint, temperature,
+// top-k, top-p, min-p.
 type Sampling struct {
 	Temperature float64 // 0 = greedy
 	TopP        float64 // 1 or 0 = off
 	TopK        int     // 0 = off
-	Seed        uint64
+	MinP        float64 // drop tokens below MinP times the likeliest; 0 = off
+	// RepetitionPenalty divides positive and multiplies negative logits of every
+	// token seen in prompt or output (Keskar et al. 2019, arXiv:1909.05858,
+	// section 4.1); 1 or 0 = off.
+	RepetitionPenalty float64
+	// FrequencyPenalty per occurrence and PresencePenalty once are subtracted
+	// from the logits of tokens seen in the output (OpenAI's definition).
+	FrequencyPenalty, PresencePenalty float64
+	Seed                              uint64
+}
+
+// Constraint says which tokens may come next in one row: a grammar. Used by one
+// goroutine at a time.
+type Constraint interface {
+	// Allow clears the bits of tokens that may not come next; bit id%64 of
+	// mask[id/64], all set on entry. Leaving none is an error of the draw.
+	Allow(mask []uint64)
+	// Accept moves on by a sampled token.
+	Accept(id int32) error
+}
+
+// TokenBias is added to a token's logit before sampling.
+type TokenBias struct {
+	ID   int32
+	Bias float32
 }
 
 // DecodeRow asks for up to MaxNew tokens in one slot. Last is the newest token
 // of the sequence, not yet in the cache; decoding appends it, then samples.
 type DecodeRow struct {
 	Slot     int
+	Adapter  int // place of the adapter (SetAdapter); 0 = base
 	Last     int32
 	MaxNew   int
 	Stop     []int32 // token ids that end the row (emitted, then stop)
 	Sampling Sampling
+	// History is the sequence up to and including Last, its first Prompt tokens
+	// being the prompt; wanted when Sampling has penalties, else ignored.
+	History    []int32
+	Prompt     int
+	Bias       []TokenBias
+	Constraint Constraint // nil = free
+	// Raw asks for the logprobs of the model's own distribution too (no
+	// temperature, penalty, filter or constraint), Top for its likeliest tokens.
+	Raw bool
+	Top int
+}
+
+// TokenLogprob is one token of a distribution.
+type TokenLogprob struct {
+	ID      int32
+	Logprob float32
 }
 
 // DecodeOut is what one row produced. len(IDs) == len(Logprobs). Logprobs are
-// of the distribution actually sampled from (temperature and filters applied;
-// for greedy, of the untempered softmax).
+// of the distribution actually sampled from (penalties, constraint, temperature
+// and filters applied; for greedy, of the untempered softmax after penalties
+// and constraint).
 type DecodeOut struct {
 	IDs      []int32
 	Logprobs []float32
-	Stopped  bool // the last id is in Stop
+	Raw      []float32        // when asked: one per id
+	Top      [][]TokenLogprob // when asked: one list per id, likeliest first
+	Stopped  bool             // the last id is in Stop
 }
 
 // PrefillRow appends tokens to a slot's cached sequence without sampling.
 type PrefillRow struct {
-	Slot   int
-	Tokens []int32
+	Slot    int
+	Adapter int
+	Tokens  []int32
 }
 
 // Decoder owns Slots KV caches. Not safe for concurrent use: one engine
 // goroutine owns it. Cached tokens are those of the adapter they were computed
 // under; SetAdapter does not touch the caches, so the engine resets or keeps
-// slots by its own policy (a prefix cache is keyed by version).
+// slots by its own policy (a prefix cache is keyed by adapter and version).
+// Rows of one call may use different adapters; a row's result does not depend
+// on its company.
 type Decoder interface {
-	// SetAdapter swaps the LoRA adapter used by later calls; nil is the base.
-	SetAdapter(*Adapter) error
+	// SetAdapter puts a LoRA adapter at a place, 1 to Adapters, or empties it
+	// (nil). Adapters of different rank and targets may stand side by side.
+	SetAdapter(place int, a *Adapter) error
 	// Len is the number of tokens cached in a slot.
 	Len(slot int) int
 	// Truncate forgets cached tokens from position n on; 0 resets the slot.
@@ -75,7 +126,8 @@ type Decoder interface {
 	// Prefill appends tokens to caches. Error when a slot would exceed MaxLen.
 	Prefill(ctx context.Context, rows []PrefillRow) error
 	// Decode runs all rows together for at most n tokens each and returns one
-	// DecodeOut per row, in order. Error when a slot would exceed MaxLen.
+	// DecodeOut per row, in order. Error when a slot would exceed MaxLen or an
+	// adapter's place is empty.
 	Decode(ctx context.Context, rows []DecodeRow, n int) ([]DecodeOut, error)
 	Close() error
 }

@@ -18,8 +18,8 @@ func kvDim(c Config) int { return c.NumKeyValueHeads * c.HeadDim }
 func hid(c Config) int   { return c.HiddenSize }
 func inter(c Config) int { return c.IntermediateSize }
 
-// projections is in the order of Projections.
-var projections = []projection{
+// plainProjections is in the order of Projections.
+var plainProjections = []projection{
 	{"q_proj", "self_attn", qDim, hid, func(l *LayerWeights) *[]float32 { return &l.Q }},
 	{"k_proj", "self_attn", kvDim, hid, func(l *LayerWeights) *[]float32 { return &l.K }},
 	{"v_proj", "self_attn", kvDim, hid, func(l *LayerWeights) *[]float32 { return &l.V }},
@@ -29,14 +29,44 @@ var projections = []projection{
 	{"down_proj", "mlp", hid, inter, func(l *LayerWeights) *[]float32 { return &l.Down }},
 }
 
+// fusedProjections are Phi-3's.
+var fusedProjections = []projection{
+	{"qkv_proj", "self_attn", func(c Config) int { return qDim(c) + 2*kvDim(c) }, hid, func(l *LayerWeights) *[]float32 { return &l.QKV }},
+	plainProjections[3],
+	{"gate_up_proj", "mlp", func(c Config) int { return 2 * inter(c) }, hid, func(l *LayerWeights) *[]float32 { return &l.GateUp }},
+	plainProjections[6],
+}
+
+// projections lists a layer's adaptable matrices. Experts and routers are not
+// adapted.
+func (c Config) projections() []projection {
+	switch {
+	case c.FusedProjections:
+		return fusedProjections
+	case c.Experts > 0:
+		return plainProjections[:4]
+	}
+	return plainProjections
+}
+
+// Projections names the matrices of this architecture that LoRA can adapt, in
+// the order they stand in a layer's flat vector.
+func (c Config) Projections() []string {
+	var out []string
+	for _, p := range c.projections() {
+		out = append(out, p.name)
+	}
+	return out
+}
+
 // ProjectionShape gives the [out, in] shape of a projection by name.
 func ProjectionShape(c Config, name string) (out, in int, err error) {
-	for _, p := range projections {
+	for _, p := range c.projections() {
 		if p.name == name {
 			return p.out(c), p.in(c), nil
 		}
 	}
-	return 0, 0, fmt.Errorf("model: unknown projection %q (have %v)", name, Projections)
+	return 0, 0, fmt.Errorf("model: unknown projection %q (this model has %v)", name, c.Projections())
 }
 
 // slot is a base tensor: its HF name, shape, and place in Weights.
@@ -54,7 +84,7 @@ func slots(c Config, w *Weights) []slot {
 		l := &w.Layers[i]
 		pre := "model.layers." + strconv.Itoa(i) + "."
 		out = append(out, slot{pre + "input_layernorm.weight", []int{c.HiddenSize}, &l.InputNorm})
-		for _, p := range projections {
+		for _, p := range c.projections() {
 			if p.name == "gate_proj" {
 				out = append(out, slot{pre + "post_attention_layernorm.weight", []int{c.HiddenSize}, &l.PostNorm})
 			}

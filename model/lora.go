@@ -74,7 +74,7 @@ func LoRALayout(c Config, lora LoRAConfig) (Layout, error) {
 		at += rows * cols
 	}
 	for i := range c.NumHiddenLayers {
-		for _, p := range projections {
+		for _, p := range c.projections() {
 			if !lora.has(p.name) {
 				continue
 			}

@@ -19,7 +19,7 @@ func (m *Model) Merge(a *Adapter) (*Weights, error) {
 	w.Layers = append([]LayerWeights(nil), m.Weights.Layers...)
 	at := 0 // layout holds A and B in turn, in the order of layers and projections
 	for i := range w.Layers {
-		for _, p := range projections {
+		for _, p := range m.Config.projections() {
 			if !a.LoRA.has(p.name) {
 				continue
 			}

@@ -1,7 +1,8 @@
 package model
 
-// Config is the architecture of a Llama-family decoder, in the names of HF's
-// config.json.
+// Config is the architecture of a decoder: the Llama family and its relatives,
+// in the names of HF's config.json where it has one. Zero values of the fields
+// after EOSTokenID mean a plain Llama.
 type Config struct {
 	ModelType             string  `json:"model_type"`
 	VocabSize             int     `json:"vocab_size"`
@@ -17,11 +18,58 @@ type Config struct {
 	TieWordEmbeddings     bool    `json:"tie_word_embeddings"`
 	BOSTokenID            int32   `json:"bos_token_id"` // -1 = none
 	EOSTokenID            int32   `json:"eos_token_id"` // -1 = none
+
+	// HiddenAct is the gate's activation: "" or "silu", or "gelu_pytorch_tanh".
+	HiddenAct string `json:"hidden_act,omitempty"`
+	// QKVBias and OutputBias: the attention projections have biases (Qwen2 has
+	// the first only, Llama's attention_bias both).
+	QKVBias    bool `json:"qkv_bias,omitempty"`
+	OutputBias bool `json:"output_bias,omitempty"`
+	// QKNorm: RMSNorm over each head of q and k before rope (Qwen3, Gemma 3).
+	QKNorm bool `json:"qk_norm,omitempty"`
+	// SandwichNorm: attention and MLP outputs are normed before they are added
+	// to the residual (Gemma 2 and 3).
+	SandwichNorm bool `json:"sandwich_norm,omitempty"`
+	// NormPlusOne: HF files store norm weights minus one (Gemma). Weights hold
+	// the effective factor; only reading and writing files adds or subtracts 1.
+	NormPlusOne bool `json:"norm_plus_one,omitempty"`
+	// EmbedScale multiplies embeddings; 0 means 1. AttnScale multiplies scores;
+	// 0 means 1/sqrt(head_dim).
+	EmbedScale float64 `json:"embed_scale,omitempty"`
+	AttnScale  float64 `json:"attn_scale,omitempty"`
+	// AttnSoftcap and LogitSoftcap c turn x into c*tanh(x/c) (Gemma 2); 0 = off.
+	AttnSoftcap  float64 `json:"attn_softcap,omitempty"`
+	LogitSoftcap float64 `json:"logit_softcap,omitempty"`
+	// SlidingWindow w: in window layers position i sees i-w+1 to i. 0 = off.
+	// FullLayers marks the layers without it; nil = none, every layer has it.
+	SlidingWindow int    `json:"sliding_window,omitempty"`
+	FullLayers    []bool `json:"full_layers,omitempty"`
+	// RotaryDim is how many leading numbers of a head are rotated; 0 = all.
+	RotaryDim int `json:"rotary_dim,omitempty"`
+	// LocalRopeTheta is rope's base in window layers, which then have no
+	// scaling (Gemma 3); 0 = as everywhere.
+	LocalRopeTheta float64 `json:"local_rope_theta,omitempty"`
+	// NoRopeLayers marks layers without positions (SmolLM3); nil = none.
+	NoRopeLayers []bool      `json:"no_rope_layers,omitempty"`
+	RopeScaling  RopeScaling `json:"rope_scaling,omitzero"`
+	// FusedProjections: files, LoRA targets and parameter layouts have qkv_proj
+	// and gate_up_proj instead of five matrices (Phi-3). Weights then hold both:
+	// Q, K, V alias QKV and Gate, Up alias GateUp.
+	FusedProjections bool `json:"fused_projections,omitempty"`
+	// Experts > 0: a mixture of experts in every layer not in DenseLayers. Each
+	// token runs through ExpertsPerToken of them, weighted by the router's
+	// softmax, renormalised over those when NormTopK. ExpertSize is their inner width.
+	Experts         int    `json:"num_experts,omitempty"`
+	ExpertsPerToken int    `json:"num_experts_per_tok,omitempty"`
+	ExpertSize      int    `json:"moe_intermediate_size,omitempty"`
+	NormTopK        bool   `json:"norm_topk_prob,omitempty"`
+	DenseLayers     []bool `json:"dense_layers,omitempty"`
 }
 
 // Weights are the dequantised f32 base tensors, row-major [out, in] as stored
 // by HF. Rope is the half-split (HF) convention: GGUF's interleaved q and k
-// rows are permuted back at load.
+// rows are permuted back at load. Norm weights are effective factors (see
+// Config.NormPlusOne).
 type Weights struct {
 	Embed  []float32 // [vocab, hidden]
 	Layers []LayerWeights
@@ -29,15 +77,30 @@ type Weights struct {
 	Head   []float32 // [vocab, hidden]; aliases Embed when tied
 }
 
-// LayerWeights are one decoder layer's tensors.
+// LayerWeights are one decoder layer's tensors; those that the architecture
+// does not have are nil.
 type LayerWeights struct {
-	InputNorm []float32 // [hidden]
-	Q         []float32 // [heads*headDim, hidden]
-	K, V      []float32 // [kvHeads*headDim, hidden]
-	O         []float32 // [hidden, heads*headDim]
-	PostNorm  []float32 // [hidden]
-	Gate, Up  []float32 // [intermediate, hidden]
-	Down      []float32 // [hidden, intermediate]
+	InputNorm           []float32 // [hidden]
+	Q                   []float32 // [heads*headDim, hidden]
+	K, V                []float32 // [kvHeads*headDim, hidden]
+	O                   []float32 // [hidden, heads*headDim]
+	QBias, KBias, VBias []float32 // [heads*headDim], [kvHeads*headDim] twice
+	OBias               []float32 // [hidden]
+	QNorm, KNorm        []float32 // [headDim]
+	AttnOutNorm         []float32 // [hidden], SandwichNorm: after attention
+	PostNorm            []float32 // [hidden], before the MLP
+	Gate, Up            []float32 // [intermediate, hidden]
+	Down                []float32 // [hidden, intermediate]
+	MLPOutNorm          []float32 // [hidden], SandwichNorm: after the MLP
+	QKV, GateUp         []float32 // FusedProjections: what Q, K, V and Gate, Up alias
+	Router              []float32 // [experts, hidden]
+	Experts             []ExpertWeights
+}
+
+// ExpertWeights are one expert's MLP.
+type ExpertWeights struct {
+	Gate, Up []float32 // [expertSize, hidden]
+	Down     []float32 // [hidden, expertSize]
 }
 
 // Model is a loaded base: weights, tokenizer and chat template, with the
@@ -54,7 +117,8 @@ type Model struct {
 	Digest  string // "blake3:<hex>" over config and tensors as loaded
 }
 
-// Projection names, in the order they stand in a layer's flat LoRA vector.
+// Projections are the usual projection names, in the order they stand in a
+// layer's flat LoRA vector. What a model has is for Config.Projections to say.
 var Projections = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 // LoRAConfig is a LoRA adapter's shape (Hu et al. 2021, arXiv:2106.09685):

@@ -315,7 +315,7 @@ func (e *LocalEngine) arrivals() {
 		e.sched.endSession(session)
 	}
 	for _, w := range swaps {
-		err := e.dec.SetAdapter(w.adapter)
+		err := e.dec.SetAdapter(1, w.adapter)
 		if err != nil {
 			err = fmt.Errorf("engine: set policy version %d: %w", w.version, err)
 		} else {

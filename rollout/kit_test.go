@@ -54,7 +54,7 @@ func fakeAdapter(tag uint64) *model.Adapter {
 	return &model.Adapter{Params: []float32{float32(tag)}}
 }
 
-func (d *fakeDecoder) SetAdapter(a *model.Adapter) error {
+func (d *fakeDecoder) SetAdapter(place int, a *model.Adapter) error {
 	if a != nil && a.Params[0] < 0 {
 		return errors.New("adapter of another base")
 	}

@@ -58,7 +58,7 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 
 // SetAdapter implements model.Decoder. It fails, keeping the old adapter, when
 // the new one is of another base or shape, or not finite.
-func (d *decoder) SetAdapter(a *model.Adapter) error {
+func (d *decoder) SetAdapter(place int, a *model.Adapter) error {
 	if a == nil {
 		d.adapter = nil
 		return nil

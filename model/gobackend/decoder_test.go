@@ -16,7 +16,7 @@ func newDecoder(t testing.TB, b *backend, slots, maxLen int, a *model.Adapter) *
 	t.Helper()
 	d, err := b.NewDecoder(model.DecoderConfig{Slots: slots, MaxLen: maxLen})
 	require.NoError(t, err)
-	require.NoError(t, d.SetAdapter(a))
+	require.NoError(t, d.SetAdapter(1, a))
 	return d.(*decoder)
 }
 
@@ -162,23 +162,23 @@ func TestAdapterSwap(t *testing.T) {
 	require.NotEqual(t, cold[v1], cold[v2])
 	d := newDecoder(t, b, 1, 32, nil)
 	for _, a := range []*model.Adapter{v1, v2, nil, v1} {
-		require.NoError(t, d.SetAdapter(a))
+		require.NoError(t, d.SetAdapter(1, a))
 		require.Equal(t, cold[a], run(d))
 	}
 	// The decoder holds its own copy, and keeps it when a bad one is refused.
 	v1.Params[0] += 5
 	bad := *v2
 	bad.BaseDigest = "blake3:other"
-	require.ErrorIs(t, d.SetAdapter(&bad), model.ErrAdapter)
+	require.ErrorIs(t, d.SetAdapter(1, &bad), model.ErrAdapter)
 	bad = *v2
 	bad.Params = bad.Params[1:]
-	require.ErrorIs(t, d.SetAdapter(&bad), model.ErrAdapter)
+	require.ErrorIs(t, d.SetAdapter(1, &bad), model.ErrAdapter)
 	require.Equal(t, cold[v1], run(d))
 
 	// A zero B is the base, bit for bit.
 	zero, err := model.NewAdapter(c, allLoRA, m.Digest, 1)
 	require.NoError(t, err)
-	require.NoError(t, d.SetAdapter(zero))
+	require.NoError(t, d.SetAdapter(1, zero))
 	require.Equal(t, cold[nil], run(d))
 }
 

@@ -157,7 +157,7 @@ func logitsAfter(t testing.TB, b *backend, a *model.Adapter, ids []int32) []floa
 	t.Helper()
 	dec, err := b.NewDecoder(model.DecoderConfig{Slots: 1, MaxLen: len(ids) + 1})
 	require.NoError(t, err)
-	require.NoError(t, dec.SetAdapter(a))
+	require.NoError(t, dec.SetAdapter(1, a))
 	n := len(ids) - 1
 	require.NoError(t, dec.Prefill(context.Background(), []model.PrefillRow{{Slot: 0, Tokens: ids[:n]}}))
 	_, err = dec.Decode(context.Background(), []model.DecodeRow{{Slot: 0, Last: ids[n], MaxNew: 1}}, 1)
@@ -189,7 +189,7 @@ func TestGoldenGreedy(t *testing.T) {
 	ids := c.InputIDs[0]
 	for slot, want := range [][]int32{c.Greedy, c.LoRA.Greedy} {
 		if slot == 1 {
-			require.NoError(t, dec.SetAdapter(goldenLoRA(t, m)))
+			require.NoError(t, dec.SetAdapter(1, goldenLoRA(t, m)))
 		}
 		require.NoError(t, dec.Prefill(context.Background(), []model.PrefillRow{{Slot: slot, Tokens: ids[:len(ids)-1]}}))
 		out, err := dec.Decode(context.Background(), []model.DecodeRow{{Slot: slot, Last: ids[len(ids)-1], MaxNew: 12}}, 12)

@@ -40,8 +40,8 @@ func TestDecodesAsGo(t *testing.T) {
 		a := randomAdapter(t, m, agreeLoRA[i], 1)
 		prompt := randomTokens(rand.New(rand.NewPCG(1, 1)), 17, c.VocabSize)
 		ours, theirs := newDecoder(t, open(t, m, "f32"), 2, 128), newDecoder(t, goBackend(t, m), 2, 128)
-		require.NoError(t, ours.SetAdapter(a))
-		require.NoError(t, theirs.SetAdapter(a))
+		require.NoError(t, ours.SetAdapter(1, a))
+		require.NoError(t, theirs.SetAdapter(1, a))
 		for _, s := range []model.Sampling{
 			{}, {Temperature: 1, Seed: 1}, {Temperature: 0.3, Seed: 1 << 40}, {Temperature: 3, Seed: 9},
 			{Temperature: 1.5, TopK: 1}, {Temperature: 1.5, TopK: 7, Seed: 2}, {Temperature: 1.5, TopP: 0.6, Seed: 3},
@@ -130,7 +130,7 @@ func TestDecoderAgreesWithTrainer(t *testing.T) {
 		m, b := small(t, dtype)
 		d, tr := newDecoder(t, b, 4, 100), newTrainer(t, b, tinyLoRA)
 		a := randomAdapter(t, m, tinyLoRA, 3)
-		require.NoError(t, d.SetAdapter(a))
+		require.NoError(t, d.SetAdapter(1, a))
 		require.NoError(t, tr.SetParams(a.Params))
 		prompt := randomTokens(rand.New(rand.NewPCG(3, 3)), 40, m.Config.VocabSize)
 		g := model.PrefixGroup{Prompt: prompt}

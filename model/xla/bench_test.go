@@ -46,7 +46,7 @@ func BenchmarkDecode(b *testing.B) {
 			b.Run(fmt.Sprintf("%s-%d", dtype, slots), func(b *testing.B) {
 				m := randomModel(b, smol, 1)
 				d := newDecoder(b, open(b, m, dtype), slots, 1024)
-				require.NoError(b, d.SetAdapter(randomAdapter(b, m, qkvo, 1)))
+				require.NoError(b, d.SetAdapter(1, randomAdapter(b, m, qkvo, 1)))
 				prompt := randomTokens(rand.New(rand.NewPCG(1, 1)), 200, smol.VocabSize)
 				require.NoError(b, d.Prefill(b.Context(), []model.PrefillRow{{Slot: 0, Tokens: prompt}}))
 				var rows []model.DecodeRow

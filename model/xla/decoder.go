@@ -162,7 +162,7 @@ func (d *decoder) reserve(need int) error {
 
 // SetAdapter swaps the adapter; its tensors are inputs of the programs, so only
 // another rank, scale or set of targets compiles anew. nil is the base.
-func (d *decoder) SetAdapter(a *model.Adapter) error {
+func (d *decoder) SetAdapter(place int, a *model.Adapter) error {
 	if d.closed {
 		return errors.New("xla: the decoder is closed")
 	}

@@ -19,9 +19,9 @@ func TestGoldenGreedy(t *testing.T) {
 	d := newDecoder(t, open(t, m, "f32"), 3, 64)
 	require.Equal(t, c.Greedy, decode(t, d, 1, c.IDs[0], 12, model.Sampling{}).IDs)
 	a := &model.Adapter{LoRA: tinyLoRA, BaseDigest: m.Digest, Params: tinyAdapter(t, m, "w")}
-	require.NoError(t, d.SetAdapter(a))
+	require.NoError(t, d.SetAdapter(1, a))
 	require.Equal(t, c.LoRA.Greedy, decode(t, d, 2, c.IDs[0], 12, model.Sampling{}).IDs)
-	require.NoError(t, d.SetAdapter(nil))
+	require.NoError(t, d.SetAdapter(1, nil))
 	require.Equal(t, c.Greedy, decode(t, d, 0, c.IDs[0], 12, model.Sampling{}).IDs)
 }
 
@@ -140,14 +140,14 @@ func TestAdapterIsAnInput(t *testing.T) {
 	prompt := []int32{4, 5, 6, 7}
 	base := decode(t, d, 0, prompt, 4, model.Sampling{})
 	a := randomAdapter(t, m, tinyLoRA, 1)
-	require.NoError(t, d.SetAdapter(a))
+	require.NoError(t, d.SetAdapter(1, a))
 	one := decode(t, d, 0, prompt, 4, model.Sampling{})
 	require.Greater(t, maxDiff(t, base.Logprobs, one.Logprobs), 1e-2)
 	programs := b.programs.size()
-	require.NoError(t, d.SetAdapter(randomAdapter(t, m, tinyLoRA, 2)))
+	require.NoError(t, d.SetAdapter(1, randomAdapter(t, m, tinyLoRA, 2)))
 	two := decode(t, d, 0, prompt, 4, model.Sampling{})
 	require.Greater(t, maxDiff(t, one.Logprobs, two.Logprobs), 1e-2)
-	require.NoError(t, d.SetAdapter(&model.Adapter{LoRA: tinyLoRA, BaseDigest: m.Digest, Params: make([]float32, len(a.Params))}))
+	require.NoError(t, d.SetAdapter(1, &model.Adapter{LoRA: tinyLoRA, BaseDigest: m.Digest, Params: make([]float32, len(a.Params))}))
 	require.Equal(t, base, decode(t, d, 0, prompt, 4, model.Sampling{}), "a zero adapter is the base")
 	require.Equal(t, programs, b.programs.size())
 }
@@ -185,15 +185,15 @@ func TestDecoderRefuses(t *testing.T) {
 
 	a := randomAdapter(t, m, tinyLoRA, 1)
 	a.BaseDigest = "blake3:11"
-	require.ErrorIs(t, d.SetAdapter(a), model.ErrAdapter)
+	require.ErrorIs(t, d.SetAdapter(1, a), model.ErrAdapter)
 	a.BaseDigest = m.Digest
 	a.Params = a.Params[1:]
-	require.ErrorIs(t, d.SetAdapter(a), model.ErrAdapter)
+	require.ErrorIs(t, d.SetAdapter(1, a), model.ErrAdapter)
 	a = randomAdapter(t, m, tinyLoRA, 1)
 	for i := range a.Params {
 		a.Params[i] *= 1e30
 	}
-	require.NoError(t, d.SetAdapter(a))
+	require.NoError(t, d.SetAdapter(1, a))
 	_, err = d.Decode(ctx, []model.DecodeRow{{Last: 1, MaxNew: 1}}, 1)
 	require.ErrorContains(t, err, "not finite")
 

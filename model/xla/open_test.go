@@ -56,7 +56,7 @@ func TestCloseTwice(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
 	require.NoError(t, d.Close())
-	require.ErrorContains(t, d.SetAdapter(nil), "closed")
+	require.ErrorContains(t, d.SetAdapter(1, nil), "closed")
 	_, err = d.Decode(t.Context(), nil, 1)
 	require.ErrorContains(t, err, "closed")
 	require.NoError(t, b.Close())
