@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/skein-rl/skein/model"
-	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // lora is an adapter (Hu et al. 2021, arXiv:2106.09685) in the form the

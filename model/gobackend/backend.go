@@ -6,7 +6,7 @@ import (
 	"runtime"
 
 	"github.com/skein-rl/skein/model"
-	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // Options tune a backend; the zero value is the default.

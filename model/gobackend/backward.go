@@ -1,7 +1,7 @@
 package gobackend
 
 import (
-	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // backwardScratch is the working memory of a backward pass.

@@ -3,7 +3,7 @@ package gobackend
 import (
 	"sync"
 
-	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // slotCache is the key/value cache of one sequence. Keys lie in the panels of a

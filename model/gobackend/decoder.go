@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/skein-rl/skein/model"
-	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // ErrClosed is returned by a decoder or trainer after Close.

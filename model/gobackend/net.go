@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/skein-rl/skein/model"
-	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // dims are the widths of a model, spelled out once.

@@ -3,7 +3,7 @@ package gobackend
 import (
 	"math"
 
-	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // Attention of packed prefix groups. Each (group, key/value head) is one task.

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/skein-rl/skein/model"
-	"github.com/skein-rl/skein/model/gobackend/internal/f32"
+	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // ErrNonFinite marks a NaN or an infinity in a forward or backward pass; the
