@@ -55,7 +55,7 @@ type Constraint interface {
 	Accept(id int32) error
 }
 
-// TokenBias is added to a token's logit before sampling.
+// TokenBias is added to a token's logit before sampling; -Inf forbids the token.
 type TokenBias struct {
 	ID   int32
 	Bias float32
@@ -98,6 +98,10 @@ type DecodeOut struct {
 	Raw      []float32        // when asked: one per id
 	Top      [][]TokenLogprob // when asked: one list per id, likeliest first
 	Stopped  bool             // the last id is in Stop
+	// Err says that this row failed alone (sample.DrawRow's errors: a constraint
+	// that broke or allows nothing, logits that are not finite). What stands
+	// before it holds; the row is not decoded further.
+	Err error
 }
 
 // PrefillRow appends tokens to a slot's cached sequence without sampling.
@@ -127,7 +131,8 @@ type Decoder interface {
 	Prefill(ctx context.Context, rows []PrefillRow) error
 	// Decode runs all rows together for at most n tokens each and returns one
 	// DecodeOut per row, in order. Error when a slot would exceed MaxLen or an
-	// adapter's place is empty.
+	// adapter's place is empty; then and when the device fails no row's result
+	// holds. What concerns one row only is its DecodeOut.Err.
 	Decode(ctx context.Context, rows []DecodeRow, n int) ([]DecodeOut, error)
 	Close() error
 }

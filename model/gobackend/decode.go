@@ -21,7 +21,9 @@ type decodeRow struct {
 	cache *slotCache
 	left  int
 	last  int32
-	out   *model.DecodeOut
+	// history is the row's sequence up to last, kept when penalties need it.
+	history []int32
+	out     *model.DecodeOut
 }
 
 // Decode implements model.Decoder. A row makes at most min(n, MaxNew) tokens,
@@ -43,14 +45,16 @@ func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]
 		case d.Len(r.Slot)+left > d.cfg.MaxLen:
 			err = fmt.Errorf("slot %d holds %d tokens and %d more exceed max_len %d", r.Slot, d.Len(r.Slot), left, d.cfg.MaxLen)
 		default:
-			err = errors.Join(d.checkToken(r.Last), sample.Check(r.Sampling))
+			err = errors.Join(d.checkToken(r.Last), sample.CheckRow(&r, d.b.net.vocab))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("gobackend: decode: row %d: %w", i, err)
 		}
 		seen[r.Slot] = true
 		if left > 0 {
-			active = append(active, &decodeRow{r, i, d.slot(r.Slot), left, r.Last, &outs[i]})
+			active = append(active, &decodeRow{
+				DecodeRow: r, index: i, cache: d.slot(r.Slot), left: left, last: r.Last, history: r.History[:len(r.History):len(r.History)], out: &outs[i],
+			})
 		}
 	}
 	if len(active) == 0 {
@@ -96,27 +100,25 @@ func (d *decoder) decodeLane(ctx context.Context, ln *lane, rows []*decodeRow) e
 		ln.logits = resize(ln.logits, len(rows)*n.vocab)
 		ln.rmsNorm(a.xn, a.inv1, a.x, n.norm, n.eps, len(rows))
 		ln.project(ln.logits, a.xn, n.head, nil, 0, len(rows))
-		errs := make([]error, len(rows))
-		ln.pool.For(len(rows), func(i int) { errs[i] = rows[i].draw(ln.logits[i*n.vocab : (i+1)*n.vocab]) })
-		if err := errors.Join(errs...); err != nil {
-			return err
-		}
+		ln.pool.For(len(rows), func(i int) { rows[i].draw(ln.logits[i*n.vocab : (i+1)*n.vocab]) })
 		rows = slices.DeleteFunc(rows, func(r *decodeRow) bool { return r.left == 0 })
 	}
 	return nil
 }
 
-// draw samples the row's next token.
-func (r *decodeRow) draw(logits []float32) error {
-	id, lp, err := sample.Draw(logits, r.Sampling, r.cache.len)
+// draw samples the row's next token. What fails is the row's own.
+func (r *decodeRow) draw(logits []float32) {
+	id, err := sample.DrawRow(logits, &r.DecodeRow, r.history, r.cache.len, r.out)
 	if err != nil {
-		return fmt.Errorf("row %d, slot %d, position %d: %w", r.index, r.Slot, r.cache.len, err)
+		r.out.Err, r.left = fmt.Errorf("gobackend: decode: row %d, slot %d, position %d: %w", r.index, r.Slot, r.cache.len, err), 0
+		return
 	}
-	r.out.IDs, r.out.Logprobs = append(r.out.IDs, id), append(r.out.Logprobs, lp)
+	if len(r.history) > 0 {
+		r.history = append(r.history, id)
+	}
 	r.last = id
 	r.left--
 	if slices.Contains(r.Stop, id) {
 		r.out.Stopped, r.left = true, 0
 	}
-	return nil
 }

@@ -1,7 +1,3 @@
-// Package sample draws tokens from logits. A draw is a pure function of the
-// logits, the sampling parameters and the position: no state, no order of
-// calls, nothing of the rest of a batch. Replaying a recorded rollout with the
-// same logits gives the same tokens.
 package sample
 
 import (
@@ -17,24 +13,6 @@ import (
 // ErrNonFinite marks logits that hold a NaN or +Inf, or nothing but -Inf.
 var ErrNonFinite = errors.New("sample: logits are not finite")
 
-// Check reports every impossible sampling parameter, by field and value.
-func Check(s model.Sampling) error {
-	var errs []error
-	if !(s.Temperature >= 0) || math.IsInf(s.Temperature, 0) {
-		errs = append(errs, fmt.Errorf("temperature is %v, want 0 (greedy) or a finite number above", s.Temperature))
-	}
-	if !(s.TopP >= 0 && s.TopP <= 1) {
-		errs = append(errs, fmt.Errorf("top_p is %v, want 0 to 1 (0 and 1 switch it off)", s.TopP))
-	}
-	if s.TopK < 0 {
-		errs = append(errs, fmt.Errorf("top_k is %d, want 0 (off) or more", s.TopK))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("sample: %w", err)
-	}
-	return nil
-}
-
 // Draw samples one token. Position is the index in the sequence of the token
 // to be drawn; with Seed it determines the uniform number of the draw.
 //
@@ -43,8 +21,10 @@ func Check(s model.Sampling) error {
 // renormalised mass reaches TopP, the token that crosses it included (Holtzman
 // et al. 2020, arXiv:1904.09751, equation 2). Of equal logits the lower id
 // counts as more likely. The logprob is that of the distribution actually
-// sampled from. Temperature 0 takes the most likely token (filters have no
-// effect on it) and returns its logprob under the untempered softmax.
+// sampled from. MinP then drops tokens less likely than MinP times the likeliest
+// (Nguyen et al. 2024, arXiv:2407.01082, section 3). Temperature 0 takes the most likely token (filters have no
+// effect on it) and returns its logprob under the untempered softmax. Penalties
+// need the row's history: DrawRow.
 //
 // Logits are not changed. Minus infinity is a token that cannot be drawn.
 func Draw(logits []float32, s model.Sampling, position int) (id int32, logprob float32, err error) {
@@ -65,7 +45,7 @@ func Draw(logits []float32, s model.Sampling, position int) (id int32, logprob f
 	}
 	u := uniform(s.Seed, uint64(position))
 	inv := 1 / s.Temperature
-	if (s.TopK == 0 || s.TopK >= len(logits)) && (s.TopP == 0 || s.TopP == 1) {
+	if (s.TopK == 0 || s.TopK >= len(logits)) && (s.TopP == 0 || s.TopP == 1) && s.MinP == 0 {
 		return drawAll(logits, top, inv, u)
 	}
 	return drawFiltered(logits, top, inv, u, s)
@@ -155,7 +135,10 @@ func drawFiltered(logits []float32, top, inv, u float64, s model.Sampling) (int3
 	// it: none of them is needed to reach top-p.
 	floor := 0.0
 	if s.TopK == 0 {
-		floor = (1 - s.TopP) * mass / float64(len(logits))
+		if s.TopP > 0 {
+			floor = (1 - s.TopP) * mass / float64(len(logits))
+		}
+		floor = max(floor, s.MinP) // the likeliest token's p is 1
 	}
 	var heap []ranked
 	for i, p := range probs {
@@ -190,6 +173,10 @@ func drawFiltered(logits []float32, top, inv, u float64, s model.Sampling) (int3
 	}
 	pull(n - 1)
 	kept = kept[:n]
+	for kept[n-1].p < s.MinP {
+		n--
+		kept = kept[:n]
+	}
 	// Ids ascend, as in drawAll: a filter that keeps every token changes nothing.
 	slices.SortFunc(kept, func(a, b ranked) int { return int(a.id) - int(b.id) })
 	probs = probs[:n]

@@ -1,0 +1,46 @@
+package sample
+
+import (
+	"math"
+	"slices"
+
+	"github.com/skein-rl/skein/model"
+)
+
+// logSumExp of finite logits and -Inf, in float64.
+func logSumExp(logits []float32) float64 {
+	best := logits[0]
+	for _, v := range logits {
+		best = max(best, v)
+	}
+	var sum float64
+	for _, v := range logits {
+		sum += math.Exp(float64(v) - float64(best))
+	}
+	return float64(best) + math.Log(sum)
+}
+
+func rawLogprob(logit float32, norm float64) float32 { return float32(float64(logit) - norm) }
+
+// top lists the n likeliest tokens, likeliest first and of equal ones the lower
+// id; fewer when fewer can be drawn at all.
+func top(logits []float32, norm float64, n int) []model.TokenLogprob {
+	n = min(n, len(logits))
+	best := make([]ranked, 0, n) // a few of many: insertion into a sorted list
+	for i, v := range logits {
+		r := ranked{id: int32(i), z: v}
+		if v < -math.MaxFloat32 || len(best) == n && byLikelihood(best[n-1], r) < 0 {
+			continue
+		}
+		if len(best) == n {
+			best = best[:n-1]
+		}
+		at, _ := slices.BinarySearchFunc(best, r, byLikelihood)
+		best = slices.Insert(best, at, r)
+	}
+	out := make([]model.TokenLogprob, len(best))
+	for i, r := range best {
+		out[i] = model.TokenLogprob{ID: r.id, Logprob: rawLogprob(r.z, norm)}
+	}
+	return out
+}
