@@ -16,9 +16,9 @@ type GGUF struct {
 	// one of these ([]uint64, []int64, []float64, []bool, []string).
 	Meta map[string]any
 
-	r       io.ReaderAt
 	tensors map[string]TensorInfo
 	names   []string
+	done    func(n int64) // told of bytes of tensors read; may be nil
 }
 
 // GGUF's metadata value types, in wire order.
@@ -60,7 +60,7 @@ func ReadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
 	if d.err == nil && (nTensors > uint64(size)/28 || nKV > uint64(size)/13) {
 		return nil, fmt.Errorf("%w: gguf: %d tensors and %d keys don't fit a file of %d bytes", ErrFormat, nTensors, nKV, size)
 	}
-	g := &GGUF{Meta: map[string]any{}, r: r, tensors: map[string]TensorInfo{}}
+	g := &GGUF{Meta: map[string]any{}, tensors: map[string]TensorInfo{}}
 	for i := uint64(0); i < nKV && d.err == nil; i++ {
 		key := d.str()
 		val := d.value(d.u32())
@@ -96,7 +96,7 @@ func ReadGGUF(r io.ReaderAt, size int64) (*GGUF, error) {
 	}
 	start := (size - d.left + align - 1) / align * align
 	for name, t := range g.tensors {
-		t.offset += start
+		t.offset, t.file = t.offset+start, r
 		if t.offset > size || t.Bytes > size-t.offset {
 			return nil, fmt.Errorf("%w: gguf tensor %q: bytes [%d,%d) lie outside the file's %d (truncated? fetch it again)", ErrFormat, name, t.offset, t.offset+t.Bytes, size)
 		}
@@ -126,20 +126,13 @@ func (g *GGUF) ReadF32(name string, shape []int, dst []float32) error {
 	}
 	q, ok := ggufTypes[t.DType]
 	if !ok {
-		return fmt.Errorf("%w: tensor %q: type %s is not implemented (have F32, F16, BF16, Q8_0, Q4_0, Q4_1)", ErrFormat, name, t.DType)
+		return fmt.Errorf("%w: tensor %q: %w", ErrFormat, name, refuseGGUF(t.DType))
 	}
-	const chunkBlocks = 1 << 13
-	buf := make([]byte, min(len(dst)/q.elems, chunkBlocks)*q.bytes)
-	at := t.offset
-	for len(dst) > 0 {
-		n := min(len(dst)/q.elems, chunkBlocks)
-		b := buf[:n*q.bytes]
-		if got, err := g.r.ReadAt(b, at); got < len(b) {
-			return fmt.Errorf("model: read tensor %q: %w", name, err)
-		}
-		q.decode(dst[:n*q.elems], b)
-		dst = dst[n*q.elems:]
-		at += int64(len(b))
+	if len(dst) != t.Len() {
+		return fmt.Errorf("model: read tensor %q: shape %v has %d elements, the destination %d", name, shape, t.Len(), len(dst))
+	}
+	if err := readBlocks(t.file, t.offset, q, dst, g.done); err != nil {
+		return fmt.Errorf("model: read tensor %q: %w", name, err)
 	}
 	return nil
 }

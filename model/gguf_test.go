@@ -200,7 +200,7 @@ func TestGGUFRefusals(t *testing.T) {
 		"too few layers": {func(g *ggufFile) { g.meta["llama.block_count"] = 1 }, `tensor "blk.1.`},
 		"experts":        {func(g *ggufFile) { g.meta["llama.expert_count"] = 8 }, "mixtures of experts"},
 		"wrong shape":    {func(g *ggufFile) { g.meta["llama.feed_forward_length"] = 41 }, "blk.0.ffn_gate.weight"},
-		"type":           {func(g *ggufFile) { g.tensors[1].typ = 12 }, `tensor "blk.0.attn_norm.weight": type Q4_K is not implemented`},
+		"type":           {func(g *ggufFile) { g.tensors[1].typ = 16 }, `tensor "blk.0.attn_norm.weight": type IQ2_XXS is not implemented`},
 		"unknown type":   {func(g *ggufFile) { g.tensors[1].typ = 99 }, "ggml type 99"},
 		"block size":     {func(g *ggufFile) { g.tensors[1].typ = 8 }, "no multiple of Q8_0's block"},
 		"twice":          {func(g *ggufFile) { g.tensors[1].name = g.tensors[0].name }, "appears twice"},

@@ -1,26 +1,41 @@
 package model
 
 import (
-	"encoding/binary"
+	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 )
 
-// ggufType is how a GGUF element type stores numbers: blocks of elems numbers
-// in bytes bytes.
-type ggufType struct {
+// blockType is how an element type stores numbers: blocks of elems numbers in
+// bytes bytes. encode is nil for types that are only read.
+type blockType struct {
 	elems, bytes int
-	decode       func(dst []float32, src []byte)
+	// decode takes whole blocks: len(src)/bytes == len(dst)/elems.
+	decode func(dst []float32, src []byte)
+	encode func(dst []byte, src []float32) []byte // appends whole blocks
 }
 
 // ggufTypes are the implemented types. Arithmetic is f32 with one rounding for
 // each operation, as in llama.cpp's reference dequantisation.
-var ggufTypes = map[string]ggufType{
-	"F32":  {1, 4, func(dst []float32, src []byte) { _ = F32.decode(dst, src) }},
-	"F16":  {1, 2, func(dst []float32, src []byte) { _ = F16.decode(dst, src) }},
-	"BF16": {1, 2, func(dst []float32, src []byte) { _ = BF16.decode(dst, src) }},
-	"Q4_0": {32, 18, dequantQ4_0},
-	"Q4_1": {32, 20, dequantQ4_1},
-	"Q8_0": {32, 34, dequantQ8_0},
+var ggufTypes = map[string]blockType{
+	"F32":    plainTypes[F32],
+	"F16":    plainTypes[F16],
+	"BF16":   plainTypes[BF16],
+	"F64":    plainTypes[F64],
+	"Q4_0":   {32, 18, dequantQ4_0, quantQ4_0},
+	"Q4_1":   {32, 20, dequantQ4_1, quantQ4_1},
+	"Q5_0":   {32, 22, dequantQ5_0, quantQ5_0},
+	"Q5_1":   {32, 24, dequantQ5_1, quantQ5_1},
+	"Q8_0":   {32, 34, dequantQ8_0, quantQ8_0},
+	"Q2_K":   {superBlock, 84, dequantQ2K, nil},
+	"Q3_K":   {superBlock, 110, dequantQ3K, nil},
+	"Q4_K":   {superBlock, 144, dequantQ4K, nil},
+	"Q5_K":   {superBlock, 176, dequantQ5K, nil},
+	"Q6_K":   {superBlock, 210, dequantQ6K, nil},
+	"Q8_K":   {superBlock, 292, dequantQ8K, nil},
+	"IQ4_NL": {32, 18, dequantIQ4NL, nil},
+	"IQ4_XS": {superBlock, 136, dequantIQ4XS, nil},
 }
 
 // ggufTypeNames are ggml's type ids, the unimplemented ones included so that
@@ -32,39 +47,31 @@ var ggufTypeNames = map[uint32]string{
 	24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 }
 
-// dequantQ4_0: a block is scale d (f16) and 16 bytes; low nibbles are numbers
-// 0-15, high nibbles 16-31; x = d*(q-8).
-func dequantQ4_0(dst []float32, src []byte) {
-	for ; len(dst) > 0; dst, src = dst[32:], src[18:] {
-		d := halfToFloat(binary.LittleEndian.Uint16(src))
-		for i, b := range src[2:18] {
-			dst[i] = d * float32(int(b&15)-8)
-			dst[i+16] = d * float32(int(b>>4)-8)
+// ggufTypeID is the id of a type by name.
+func ggufTypeID(name string) uint32 {
+	for id, n := range ggufTypeNames {
+		if n == name {
+			return id
 		}
 	}
+	panic("model: ggml type without an id: " + name)
 }
 
-// dequantQ4_1: scale d and minimum m (f16), then nibbles as in Q4_0; x = d*q+m.
-func dequantQ4_1(dst []float32, src []byte) {
-	for ; len(dst) > 0; dst, src = dst[32:], src[20:] {
-		d := halfToFloat(binary.LittleEndian.Uint16(src))
-		m := halfToFloat(binary.LittleEndian.Uint16(src[2:]))
-		for i, b := range src[4:20] {
-			// The conversion forbids fusing the product with the sum.
-			dst[i] = float32(d*float32(b&15)) + m
-			dst[i+16] = float32(d*float32(b>>4)) + m
+// haveTypes lists, for messages, the types that are read, or those written.
+func haveTypes(written bool) string {
+	var out []string
+	for n, t := range ggufTypes {
+		if !written || t.encode != nil {
+			out = append(out, n)
 		}
 	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
 }
 
-// dequantQ8_0: scale d (f16), then 32 signed bytes; x = d*q.
-func dequantQ8_0(dst []float32, src []byte) {
-	for ; len(dst) > 0; dst, src = dst[32:], src[34:] {
-		d := halfToFloat(binary.LittleEndian.Uint16(src))
-		for i := range 32 {
-			dst[i] = d * float32(int8(src[2+i]))
-		}
-	}
+// refuseGGUF says why a type is not read, and what to do.
+func refuseGGUF(name string) error {
+	return fmt.Errorf("type %s is not implemented (have %s): use another quantisation of this model", name, haveTypes(false))
 }
 
 // shortest widens an f32 to the f64 with the same shortest decimal, so that

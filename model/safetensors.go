@@ -28,6 +28,7 @@ type TensorInfo struct {
 	Bytes int64  // stored size
 
 	offset int64
+	file   io.ReaderAt
 }
 
 // Len is the number of elements.
@@ -48,9 +49,9 @@ type SafeTensors struct {
 	// Metadata is the header's __metadata__ map; nil when absent.
 	Metadata map[string]string
 
-	r       io.ReaderAt
 	tensors map[string]TensorInfo
 	names   []string
+	done    func(n int64) // told of bytes of tensors read; may be nil
 }
 
 // ReadSafeTensors checks the header of a file of size bytes: every tensor lies
@@ -76,7 +77,7 @@ func ReadSafeTensors(r io.ReaderAt, size int64) (*SafeTensors, error) {
 	if err := json.Unmarshal(head, &raw); err != nil {
 		return nil, fmt.Errorf("%w: safetensors header is not JSON: %v", ErrFormat, err)
 	}
-	s := &SafeTensors{r: r, tensors: make(map[string]TensorInfo, len(raw))}
+	s := &SafeTensors{tensors: make(map[string]TensorInfo, len(raw))}
 	if m, ok := raw["__metadata__"]; ok {
 		if err := json.Unmarshal(m, &s.Metadata); err != nil {
 			return nil, fmt.Errorf("%w: safetensors __metadata__: %v", ErrFormat, err)
@@ -89,7 +90,7 @@ func ReadSafeTensors(r io.ReaderAt, size int64) (*SafeTensors, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.offset += dataStart
+		t.offset, t.file = t.offset+dataStart, r
 		s.tensors[name] = t
 		s.names = append(s.names, name)
 	}
@@ -171,22 +172,15 @@ func (s *SafeTensors) ReadF32(name string, shape []int, dst []float32) error {
 	if !slices.Equal(t.Shape, shape) {
 		return fmt.Errorf("%w: tensor %q has shape %v, the configuration wants %v", ErrFormat, name, t.Shape, shape)
 	}
-	d := DType(t.DType)
-	sz := d.size()
-	if sz == 0 {
-		return fmt.Errorf("%w: tensor %q: dtype %s is not implemented (have F32, F16, BF16; convert the file)", ErrFormat, name, t.DType)
+	q, ok := plainTypes[DType(t.DType)]
+	if !ok {
+		return fmt.Errorf("%w: tensor %q: %w", ErrFormat, name, DType(t.DType).refuse())
 	}
-	const chunk = 1 << 18 // elements
-	buf := make([]byte, min(len(dst), chunk)*sz)
-	for at := 0; at < len(dst); at += chunk {
-		part := dst[at:min(at+chunk, len(dst))]
-		b := buf[:len(part)*sz]
-		if n, err := s.r.ReadAt(b, t.offset+int64(at*sz)); n < len(b) {
-			return fmt.Errorf("model: read tensor %q: %w", name, err)
-		}
-		if err := d.decode(part, b); err != nil {
-			return fmt.Errorf("model: tensor %q: %w", name, err)
-		}
+	if len(dst) != t.Len() {
+		return fmt.Errorf("model: read tensor %q: shape %v has %d elements, the destination %d", name, shape, t.Len(), len(dst))
+	}
+	if err := readBlocks(t.file, t.offset, q, dst, s.done); err != nil {
+		return fmt.Errorf("model: read tensor %q: %w", name, err)
 	}
 	return nil
 }
@@ -220,8 +214,8 @@ func WriteSafeTensors(w io.Writer, tensors []Tensor, metadata map[string]string)
 		}
 		seen[t.Name] = true
 		d := t.dtype()
-		if d.size() == 0 {
-			return fmt.Errorf("model: write tensor %q: dtype %q is not implemented (have F32, F16, BF16)", t.Name, d)
+		if plainTypes[d].encode == nil {
+			return fmt.Errorf("model: write tensor %q: dtype %q is not written (have F32, F16, BF16)", t.Name, d)
 		}
 		if shapeLen(t.Shape) != len(t.Data) {
 			return fmt.Errorf("model: write tensor %q: shape %v has %d elements, data %d", t.Name, t.Shape, shapeLen(t.Shape), len(t.Data))

@@ -121,7 +121,7 @@ func TestSafeTensorsRefusals(t *testing.T) {
 	st, err := readST(stFile(`{"w":{"dtype":"I8","shape":[4],"data_offsets":[0,4]}}`, 4))
 	require.NoError(t, err)
 	dst := make([]float32, 4)
-	require.ErrorContains(t, st.ReadF32("w", []int{4}, dst), `tensor "w": dtype I8 is not implemented`)
+	require.ErrorContains(t, st.ReadF32("w", []int{4}, dst), `tensor "w": dtype I8 holds integers`)
 	require.ErrorContains(t, st.ReadF32("w", []int{2, 2}, dst), `tensor "w" has shape [4]`)
 	require.ErrorContains(t, st.ReadF32("v", []int{4}, dst), `tensor "v" is missing`)
 
@@ -169,4 +169,19 @@ func FuzzSafeTensors(f *testing.F) {
 		}
 		_, _ = DecodeAdapter(data)
 	})
+}
+
+// Eight-bit floats and packed integers are refused by name when read, with a
+// way out.
+func TestQuantisedSafeTensorsAreRefused(t *testing.T) {
+	for dtype, want := range map[string]string{
+		"F8_E4M3": "is a quantisation whose scales", "F8_E5M2": "is a quantisation whose scales", "F8_E8M0": "is a quantisation whose scales", "F4": "is a quantisation whose scales",
+		"I64": "holds integers", "U8": "holds integers", "BOOL": "holds integers", "C64": "is not known",
+	} {
+		st, err := readST(stFile(`{"w":{"dtype":"`+dtype+`","shape":[4],"data_offsets":[0,4]}}`, 4))
+		require.NoError(t, err)
+		err = st.ReadF32("w", []int{4}, make([]float32, 4))
+		require.ErrorIs(t, err, ErrFormat)
+		require.ErrorContains(t, err, `tensor "w": dtype `+dtype+" "+want)
+	}
 }
