@@ -20,7 +20,7 @@ const (
 )
 
 // openWeightsFS reads config.json and the weights of a HF directory.
-func openWeightsFS(fsys fs.FS) (*Model, error) {
+func openWeightsFS(fsys fs.FS, o opening) (*Model, error) {
 	data, err := fs.ReadFile(fsys, hfConfigFile)
 	if err != nil {
 		return nil, fmt.Errorf("model: read %s: %w", hfConfigFile, err)
@@ -38,6 +38,7 @@ func openWeightsFS(fsys fs.FS) (*Model, error) {
 		return nil, err
 	}
 	defer closer()
+	st.watch(o)
 	if m.Weights, err = readHF(c, st); err != nil {
 		return nil, err
 	}
@@ -75,6 +76,18 @@ func addGenerationStops(fsys fs.FS, m *Model) error {
 
 // shards maps a tensor to the file that holds it.
 type shards map[string]*SafeTensors
+
+// watch has every file report its reads.
+func (st shards) watch(o opening) {
+	var all []TensorInfo
+	for name, file := range st {
+		all = append(all, file.tensors[name])
+	}
+	done := o.counter(all)
+	for _, file := range st {
+		file.done = done
+	}
+}
 
 // openShards opens model.safetensors, or the files that
 // model.safetensors.index.json lists. closer closes them.

@@ -2,26 +2,60 @@ package model
 
 import (
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 )
 
+// OpenOption changes how Open, OpenFS and OpenWeights read.
+type OpenOption func(*opening)
+
+type opening struct{ progress func(done, total int64) }
+
+// WithProgress has report told, from the caller's goroutine, how many of the
+// stored bytes of all tensors are read.
+func WithProgress(report func(done, total int64)) OpenOption {
+	return func(o *opening) { o.progress = report }
+}
+
+func newOpening(options []OpenOption) (o opening) {
+	for _, f := range options {
+		f(&o)
+	}
+	return o
+}
+
+// counter adds up what is read of tensors; nil when nobody wants to know.
+func (o opening) counter(tensors []TensorInfo) func(n int64) {
+	if o.progress == nil {
+		return nil
+	}
+	var done, total int64
+	for _, t := range tensors {
+		total += t.Bytes
+	}
+	return func(n int64) {
+		done += n
+		o.progress(done, total)
+	}
+}
+
 // Open loads a model: a HF directory (config.json, safetensors, tokenizer.json,
-// chat template) or a .gguf file. Tokenizer and Template are nil when the
-// files have none. Errors name the file, its offending part and wrap ErrFormat
-// when the file is bad.
-func Open(path string) (*Model, error) {
+// chat template) or a .gguf file, the first one when the model is split into
+// several. Tokenizer and Template are nil when the files have none. Errors name
+// the file, its offending part and wrap ErrFormat when the file is bad.
+func Open(path string, options ...OpenOption) (*Model, error) {
 	st, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("model: open: %w", err)
 	}
 	var m *Model
 	if st.IsDir() {
-		m, err = OpenFS(os.DirFS(path))
+		m, err = OpenFS(os.DirFS(path), options...)
 	} else {
-		m, err = openGGUF(path)
+		m, err = openGGUF(path, newOpening(options))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("model: open %s: %w", path, err)
@@ -32,8 +66,8 @@ func Open(path string) (*Model, error) {
 
 // OpenFS loads a HF directory from a file system whose files have ReadAt, such
 // as an embed.FS or os.DirFS.
-func OpenFS(fsys fs.FS) (*Model, error) {
-	m, err := openWeightsFS(fsys)
+func OpenFS(fsys fs.FS, options ...OpenOption) (*Model, error) {
+	m, err := openWeightsFS(fsys, newOpening(options))
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +79,8 @@ func OpenFS(fsys fs.FS) (*Model, error) {
 
 // OpenWeights loads the weights and configuration of a HF directory without
 // tokenizer and template.
-func OpenWeights(path string) (*Model, error) {
-	m, err := openWeightsFS(os.DirFS(path))
+func OpenWeights(path string, options ...OpenOption) (*Model, error) {
+	m, err := openWeightsFS(os.DirFS(path), newOpening(options))
 	if err != nil {
 		return nil, fmt.Errorf("model: open %s: %w", path, err)
 	}
@@ -61,7 +95,7 @@ func (m *Model) checkText() error {
 	return m.Tokenizer.CheckVocab(m.Config.VocabSize)
 }
 
-func openGGUF(path string) (*Model, error) {
+func openGGUF(path string, o opening) (*Model, error) {
 	g, f, err := openGGUFHeader(path)
 	if err != nil {
 		return nil, err
@@ -78,28 +112,12 @@ func openGGUF(path string) (*Model, error) {
 		return nil, err
 	}
 	m.StopIDs = ggufStops(g)
+	g.done = o.counter(g.Tensors())
 	if m.Weights, err = ggufWeights(g, m.Config); err != nil {
 		return nil, err
 	}
 	m.Digest = weightsDigest(m.Config, m.Weights)
 	return m, nil
-}
-
-// openGGUFHeader reads the header; the caller closes the file.
-func openGGUFHeader(path string) (*GGUF, *os.File, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	r, size, err := readerAt(f)
-	if err == nil {
-		var g *GGUF
-		if g, err = ReadGGUF(r, size); err == nil {
-			return g, f, nil
-		}
-	}
-	f.Close()
-	return nil, nil, err
 }
 
 // OpenText loads only the tokenizer and chat template of a model, for uses that
@@ -115,7 +133,7 @@ func OpenText(path string) (*Tokenizer, *ChatTemplate, error) {
 		tok, tmpl, err = openTextFS(os.DirFS(path))
 	} else {
 		var g *GGUF
-		var f *os.File
+		var f io.Closer
 		if g, f, err = openGGUFHeader(path); err == nil {
 			defer f.Close()
 			tok, tmpl, err = ggufText(g)
