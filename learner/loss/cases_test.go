@@ -35,7 +35,7 @@ func TestCaseLossUnknownLevelIsAnErrorAndRatioOneIsREINFORCE(t *testing.T) {
 	require.ErrorContains(t, c.Validate(), `importance_sampling_level: unknown "none"`)
 	c = DefaultConfig()
 	c.LossType = "grop"
-	require.ErrorContains(t, c.Validate(), `loss_type: unknown "grop"; use one of bnpo, dapo, dr_grpo, grpo`)
+	require.ErrorContains(t, c.Validate(), `loss_type: unknown "grop"; use one of bnpo, cispo, dapo, dr_grpo, grpo, luspo, sapo, vespo`)
 	_, err := Compute(c, nil, Totals{})
 	require.Error(t, err)
 
@@ -54,6 +54,9 @@ func TestCaseLossAggPartitionCannotChangeTheResult(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c := DefaultConfig()
 		c.LossType = rapid.SampledFrom(Types()).Draw(rt, "type")
+		if c.LossType == "cispo" {
+			c.EpsilonHigh = 1.5 // the cap itself
+		}
 		c.Level = rapid.SampledFrom([]string{LevelToken, LevelSequence}).Draw(rt, "level")
 		c.Beta = rapid.SampledFrom([]float64{0, .04}).Draw(rt, "beta")
 		c.EntropyCoef = rapid.SampledFrom([]float64{0, .01}).Draw(rt, "ent")
@@ -162,6 +165,7 @@ func TestCaseLossMaskAllMaskedIsZeroNotNaN(t *testing.T) {
 			for _, q := range []float64{1, .4} {
 				c := DefaultConfig()
 				c.LossType, c.Level, c.Beta, c.EntropyCoef, c.TopEntropyQuantile = lt, level, .1, .01, q
+				c.EpsilonHigh = 5 // cispo's cap
 				r := Row{LogP: fill(4, -1), Ref: fill(4, -2), Entropy: fill(4, 1), Mask: make([]bool, 4), Adv: []float64{1}}
 				res := compute(t, c, r, r)
 				require.Zero(t, res.Loss, lt)

@@ -1,5 +1,21 @@
 package loss
 
+// tokenIn is what a token's term may depend on.
+type tokenIn struct {
+	ratio, adv, logp float64
+	logW             float64 // vespo: log of the row's sequence weight
+}
+
+// term is one token's policy term with its partial derivatives with respect to
+// the ratio and, where the log-probability stands in it directly, to that.
+type term struct{ loss, dRatio, dLogP float64 }
+
+// clippedTerm is the term of the losses that clip.
+func clippedTerm(c Config, in tokenIn) term {
+	l, d := surrogate(c, in.ratio, in.adv)
+	return term{loss: l, dRatio: d}
+}
+
 // surrogate is the clipped policy term of one token and its derivative with
 // respect to the ratio:
 //

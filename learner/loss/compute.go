@@ -51,8 +51,13 @@ func (res *Result) row(c Config, i int, r Row, tot Totals) (policy, bonus float6
 	if c.Denominator == DenominatorKept {
 		counted = kept
 	}
-	w := aggregations[c.LossType](counted, tot, c)
+	how := kinds[c.LossType]
+	w := how.weight(counted, tot, c)
 	ratio := importance(c.Level, r)
+	logW := 0.0
+	if c.LossType == "vespo" {
+		logW = vespoLogW(r)
+	}
 	off := drift(r)
 
 	d := make([]float64, len(r.LogP))
@@ -67,12 +72,16 @@ func (res *Result) row(c Config, i int, r Row, tot Totals) (policy, bonus float6
 			continue
 		}
 		high := r.Entropy == nil || r.Entropy[t] >= tot.EntropyFloor
-		use := r.ratio(t)
+		use := 1.0
+		if c.LossType != "vespo" { // there it is part of the sequence weight
+			use = r.ratio(t)
+		}
 		if !high || !offPolicyKeep(c, off, r.adv(t)) {
 			use = 0
 		}
-		l, dRatio := surrogate(c, ratio[t], r.adv(t))
-		l, dRatio = l*use, dRatio*use
+		p := how.term(c, tokenIn{ratio[t], r.adv(t), r.LogP[t], logW})
+		l, dRatio := p.loss*use, p.dRatio*use
+		d[t] += w * p.dLogP * use
 		kl := 0.0
 		if c.Beta != 0 {
 			k, dk := k3(r.LogP[t], r.Ref[t])
@@ -96,7 +105,7 @@ func (res *Result) row(c Config, i int, r Row, tot Totals) (policy, bonus float6
 			bonus -= coef * r.Entropy[t]
 			res.DEntropy[i][t] = -coef
 		}
-		acc.token(c, r, t, ratio[t], kl, high)
+		acc.token(c, r, t, tokenIn{ratio[t], r.adv(t), r.LogP[t], logW}, kl, high)
 	}
 	if c.Level == LevelSequence {
 		for t := range d {
@@ -105,7 +114,7 @@ func (res *Result) row(c Config, i int, r Row, tot Totals) (policy, bonus float6
 			}
 		}
 	}
-	res.Stats.add(c, r, acc, n, kept, ratio, !offPolicyKeep(c, off, minAdv(r)))
+	res.Stats.add(c, r, acc, n, kept, !offPolicyKeep(c, off, minAdv(r)))
 	return policy, bonus
 }
 

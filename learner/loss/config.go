@@ -52,6 +52,12 @@ type Config struct {
 	EntropyCoef float64
 	// Denominator is DenominatorFixed or DenominatorKept.
 	Denominator string
+	// SAPOTemperaturePos and SAPOTemperatureNeg are sapo's τ for positive and
+	// other advantages, > 0.
+	SAPOTemperaturePos, SAPOTemperatureNeg float64
+	// VESPOKPos … VESPOLambdaNeg shape vespo's φ for advantages >= 0 and < 0; each
+	// >= 0.
+	VESPOKPos, VESPOLambdaPos, VESPOKNeg, VESPOLambdaNeg float64
 }
 
 // DefaultConfig has TRL 1.16's defaults.
@@ -61,23 +67,37 @@ func DefaultConfig() Config {
 		EpsilonLow: 0.2, EpsilonHigh: 0.2,
 		BiasCorrectedKL: true, MaxCompletionLength: 512,
 		TopEntropyQuantile: 1, Denominator: DenominatorFixed,
+		SAPOTemperaturePos: 1, SAPOTemperatureNeg: 1.05,
+		VESPOKPos: 2, VESPOLambdaPos: 3, VESPOKNeg: 3, VESPOLambdaNeg: 2,
 	}
 }
 
-// aggregations maps a loss type to the weight of one token of a row with n
-// counted tokens.
-var aggregations = map[string]func(n float64, t Totals, c Config) float64{
-	"grpo": grpoWeight, "bnpo": bnpoWeight, "dr_grpo": drGRPOWeight, "dapo": dapoWeight,
+// kind is a loss type: the term of one token, and the weight of a token in a
+// row with n counted ones.
+type kind struct {
+	term   func(c Config, in tokenIn) term
+	weight func(n float64, t Totals, c Config) float64
+}
+
+var kinds = map[string]kind{
+	"grpo": {clippedTerm, grpoWeight}, "bnpo": {clippedTerm, bnpoWeight}, "dr_grpo": {clippedTerm, drGRPOWeight},
+	"dapo": {clippedTerm, dapoWeight}, "luspo": {clippedTerm, luspoWeight},
+	"cispo": {cispoTerm, dapoWeight}, "sapo": {sapoTerm, grpoWeight}, "vespo": {vespoTerm, dapoWeight},
+}
+
+// clips reports whether the loss type clips to [1-EpsilonLow, 1+EpsilonHigh].
+func (c Config) clips() bool {
+	return c.LossType != "cispo" && c.LossType != "sapo" && c.LossType != "vespo"
 }
 
 // Types lists the loss types, sorted.
-func Types() []string { return slices.Sorted(maps.Keys(aggregations)) }
+func Types() []string { return slices.Sorted(maps.Keys(kinds)) }
 
 // Validate reports every problem with field, value and remedy.
 func (c Config) Validate() error {
 	var errs []error
 	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-	if aggregations[c.LossType] == nil {
+	if _, ok := kinds[c.LossType]; !ok {
 		bad("loss_type: unknown %q; use one of %s", c.LossType, strings.Join(Types(), ", "))
 	}
 	if c.Level != LevelToken && c.Level != LevelSequence {
@@ -91,6 +111,18 @@ func (c Config) Validate() error {
 	}
 	if c.Delta != nil && !(*c.Delta > 0 && !math.IsInf(*c.Delta, 0)) {
 		bad("delta: %v is not a finite number > 0; use a cap above 1+epsilon_high or leave it out", *c.Delta)
+	}
+	if c.LossType == "cispo" && c.EpsilonHigh < 1 {
+		bad("epsilon_high: %v, but cispo's is the cap on the ratio itself; use e.g. 5", c.EpsilonHigh)
+	}
+	if c.Delta != nil && !c.clips() {
+		bad("delta: %s does not clip; leave it out", c.LossType)
+	}
+	if c.LossType == "sapo" && !(c.SAPOTemperaturePos > 0 && c.SAPOTemperatureNeg > 0) {
+		bad("sapo_temperature_pos, sapo_temperature_neg: %v, %v are not both > 0; use 1 and 1.05", c.SAPOTemperaturePos, c.SAPOTemperatureNeg)
+	}
+	if c.LossType == "vespo" && !(c.VESPOKPos >= 0 && c.VESPOKNeg >= 0 && c.VESPOLambdaPos >= 0 && c.VESPOLambdaNeg >= 0) {
+		bad("vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg: %v, %v, %v, %v are not all >= 0; use 2, 3, 3, 2", c.VESPOKPos, c.VESPOLambdaPos, c.VESPOKNeg, c.VESPOLambdaNeg)
 	}
 	if !(c.Beta >= 0) || math.IsInf(c.Beta, 0) {
 		bad("beta: %v is not a number >= 0", c.Beta)

@@ -17,6 +17,8 @@ type Stats struct {
 	RatioMin, RatioMax float64
 	RatioTokens        float64
 	OffPolicyRows      float64 // rows with a token dropped by the off-policy mask
+	Capped             float64 // cispo: tokens (rows at sequence level) whose weight the cap held
+	Phi, PhiUnits      float64 // vespo: sum of φ over rows, or tokens with advantages of their own
 }
 
 func newStats() Stats {
@@ -25,10 +27,10 @@ func newStats() Stats {
 
 // rowStats collects one row.
 type rowStats struct {
-	entropy, kl, high, low, up, logp float64
+	entropy, kl, high, low, up, logp, capped, phi float64
 }
 
-func (a *rowStats) token(c Config, r Row, t int, ratio, kl float64, high bool) {
+func (a *rowStats) token(c Config, r Row, t int, in tokenIn, kl float64, high bool) {
 	a.logp += r.LogP[t]
 	a.kl += kl
 	if r.Entropy != nil {
@@ -37,12 +39,19 @@ func (a *rowStats) token(c Config, r Row, t int, ratio, kl float64, high bool) {
 	if high {
 		a.high++
 	}
-	low, up := clipped(c, ratio, r.adv(t))
-	a.low += b2f(low)
-	a.up += b2f(up)
+	switch {
+	case c.clips():
+		low, up := clipped(c, in.ratio, in.adv)
+		a.low += b2f(low)
+		a.up += b2f(up)
+	case c.LossType == "cispo":
+		a.capped += b2f(cispoCapped(c, in.ratio, in.adv))
+	case c.LossType == "vespo":
+		a.phi += vespoPhi(c, in.logW, in.adv)
+	}
 }
 
-func (s *Stats) add(c Config, r Row, a rowStats, n, kept float64, ratio []float64, dropped bool) {
+func (s *Stats) add(c Config, r Row, a rowStats, n, kept float64, dropped bool) {
 	if n == 0 {
 		return
 	}
@@ -60,9 +69,17 @@ func (s *Stats) add(c Config, r Row, a rowStats, n, kept float64, ratio []float6
 		s.OffPolicyRows++
 	}
 	low, up, units := a.low, a.up, n
-	if c.Level == LevelSequence && len(r.Adv) == 1 {
-		l, u := clipped(c, ratio[0], r.Adv[0])
-		low, up, units = b2f(l), b2f(u), 1
+	if c.Level == LevelSequence && len(r.Adv) == 1 { // one value per row
+		low, up, units = a.low/n, a.up/n, 1
+		a.capped /= n
+	}
+	s.Capped += a.capped
+	if len(r.Adv) == 1 {
+		s.Phi += a.phi / n
+		s.PhiUnits++
+	} else {
+		s.Phi += a.phi
+		s.PhiUnits += n
 	}
 	s.Low += low
 	s.High += up
@@ -107,6 +124,9 @@ func (s *Stats) Merge(o Stats) {
 	s.RatioMin = min(s.RatioMin, o.RatioMin)
 	s.RatioMax = max(s.RatioMax, o.RatioMax)
 	s.OffPolicyRows += o.OffPolicyRows
+	s.Capped += o.Capped
+	s.Phi += o.Phi
+	s.PhiUnits += o.PhiUnits
 }
 
 // Metrics names the means as TRL does. A metric without data is left out.
@@ -114,11 +134,18 @@ func (s Stats) Metrics(c Config) map[string]float64 {
 	m := map[string]float64{}
 	if s.Tokens > 0 {
 		m["training_ppl"] = s.Perplexity / s.Rows
-		m["clip_ratio/low_mean"] = s.Low / s.ClipUnits
-		m["clip_ratio/high_mean"] = s.High / s.ClipUnits
-		m["clip_ratio/region_mean"] = s.Region / s.ClipUnits
-		m["clip_ratio/low_min"] = s.LowMin
-		m["clip_ratio/high_max"] = s.HighMax
+		switch {
+		case c.clips():
+			m["clip_ratio/low_mean"] = s.Low / s.ClipUnits
+			m["clip_ratio/high_mean"] = s.High / s.ClipUnits
+			m["clip_ratio/region_mean"] = s.Region / s.ClipUnits
+			m["clip_ratio/low_min"] = s.LowMin
+			m["clip_ratio/high_max"] = s.HighMax
+		case c.LossType == "cispo":
+			m["cispo_clip_ratio"] = s.Capped / s.ClipUnits
+		case c.LossType == "vespo":
+			m["vespo/phi_seq_mean"] = s.Phi / s.PhiUnits
+		}
 		if c.Beta != 0 {
 			m["kl"] = s.KL / s.Tokens
 		}
