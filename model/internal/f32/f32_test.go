@@ -91,17 +91,81 @@ func TestRowsDoNotDependOnTheBatch(t *testing.T) {
 func TestPacking(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	const n, k = 70, 45
-	w := random(r, n*k)
-	fwd, bwd, back := make([]float32, PackedLen(k, n)), make([]float32, PackedLen(n, k)), make([]float32, PackedLen(n, k))
-	PackT(nil, fwd, w, n, k, k)
-	PackN(nil, bwd, w, n, k, k)
-	Transpose(NewPool(2), back, fwd, k, n)
-	require.Equal(t, bwd, back)
-	col := make([]float32, k)
-	for j := range n {
-		Column(col, fwd, k, j)
-		require.Equal(t, w[j*k:(j+1)*k], col)
+	for form := Full; form <= F16; form++ {
+		w := exactly(form, random(r, n*k))
+		require.Equal(t, form, ExactForm(NewPool(2), w))
+		m := NewMatrix(NewPool(2), k, w[:33*k], w[33*k:])
+		require.Equal(t, [2]int{n, k}, [2]int{m.Rows(), m.Cols()})
+		require.Equal(t, int64(PackedLen(k, n)*map[Form]int{Full: 4, BF16: 2, F16: 2}[form]), m.Bytes())
+		row := make([]float32, k)
+		for j := range n {
+			m.Row(row, j)
+			require.Equal(t, w[j*k:(j+1)*k], row)
+		}
+		want, got := make([]float32, PackedLen(n, k)), make([]float32, PackedLen(n, k))
+		PackN(nil, want, w, n, k, k)
+		m.Transpose(NewPool(2), got, 0, n)
+		require.Equal(t, want, got)
+		part, wantPart := make([]float32, PackedLen(n-32, k)), make([]float32, PackedLen(n-32, k))
+		PackN(nil, wantPart, w[32*k:], n-32, k, k)
+		m.Transpose(nil, part, 32, n-32)
+		require.Equal(t, wantPart, part)
 	}
+}
+
+// exactly cuts numbers to what a form holds. With it, the smallest form that
+// holds them is that form.
+func exactly(form Form, x []float32) []float32 {
+	for i, v := range x {
+		if form != Full {
+			x[i] = math.Float32frombits(widen(form, narrow(form, v)))
+		}
+	}
+	return x
+}
+
+// TestSixteenBitsAreExact checks every binary16 and every bfloat16 number, and
+// that numbers between them are refused.
+func TestSixteenBitsAreExact(t *testing.T) {
+	for h := range 1 << 16 {
+		for _, f := range []Form{BF16, F16} {
+			b := widen(f, uint16(h))
+			v := math.Float32frombits(b)
+			if v-v != 0 {
+				continue // weights are finite
+			}
+			require.Equal(t, uint16(h), narrow(f, v))
+			require.True(t, exact(nil, f, []float32{v}))
+			require.False(t, exact(nil, f, []float32{math.Float32frombits(b + 1)}), "%v", v)
+		}
+	}
+	require.False(t, exact(nil, F16, []float32{65536}))
+	require.False(t, exact(nil, F16, []float32{1.0 / (1 << 25)}))
+	require.Equal(t, math.Float32bits(float32(math.Copysign(0, -1))), widen(F16, 0x8000))
+}
+
+// TestFormsGiveTheSameBits compares products of 16-bit operands with those of
+// the same numbers in float32.
+func TestFormsGiveTheSameBits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m, n, k := rapid.IntRange(1, 40).Draw(t, "m"), rapid.IntRange(1, 80).Draw(t, "n"), rapid.IntRange(1, 70).Draw(t, "k")
+		form := rapid.SampledFrom([]Form{BF16, F16}).Draw(t, "form")
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		w := random(r, n*k)
+		for i := range w {
+			w[i] *= float32(math.Exp2(float64(r.IntN(30) - 20))) // binary16 subnormals too
+		}
+		exactly(form, w)
+		a := A{Data: random(r, m*k), RowStride: k, ColStride: 1}
+		want, got := make([]float32, m*n), make([]float32, m*n)
+		Gemm(nil, m, n, k, a, NewMatrixAs(nil, Full, k, w).B(), want, n, false)
+		Gemm(NewPool(2), m, n, k, a, NewMatrixAs(nil, form, k, w).B(), got, n, false)
+		for i := range want {
+			if math.Float32bits(want[i]) != math.Float32bits(got[i]) {
+				t.Fatalf("element %d: %v, want %v", i, got[i], want[i])
+			}
+		}
+	})
 }
 
 func TestExp(t *testing.T) {

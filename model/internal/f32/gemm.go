@@ -1,5 +1,7 @@
 package f32
 
+import "unsafe"
+
 // Shapes: A [m, k], B [k, n], C [m, n]. B lies in panels of PanelWidth columns.
 
 // PanelWidth is the number of columns a micro-kernel computes at once; the
@@ -16,11 +18,22 @@ type A struct {
 
 // B is a right operand in panels: element (k, j) is
 // Data[(j/32)*PanelStride + k*RowStride + j%32]. The last panel is padded to
-// its full width: the padding is read, and its results are dropped.
+// its full width: the padding is read, and its results are dropped. A Matrix
+// gives operands in 16-bit forms.
 type B struct {
 	Data        []float32
 	PanelStride int
 	RowStride   int
+	form        Form
+	half        []uint16 // instead of Data in 16-bit forms
+}
+
+// at is the address of panel q.
+func (b B) at(q int) unsafe.Pointer {
+	if b.form == Full {
+		return unsafe.Pointer(&b.Data[q*b.PanelStride])
+	}
+	return unsafe.Pointer(&b.half[q*b.PanelStride])
 }
 
 // Packed describes panels laid one after the other, as PackT and PackN write.
@@ -37,7 +50,7 @@ func panels(n int) int { return (n + PanelWidth - 1) / PanelWidth }
 func Pad(n int) int { return panels(n) * PanelWidth }
 
 const (
-	rowBlock = 96        // rows of A a task walks per panel: 8 blocks of 12 rows
+	rowBlock = 96        // rows of A a task walks per panel: 8 micro-kernels of 12 rows
 	serialOp = 1_500_000 // multiply-adds under which goroutines cost more than they save
 )
 
@@ -55,8 +68,9 @@ func Gemm(p *Pool, m, n, k int, a A, b B, c []float32, ldc int, acc bool) {
 		return
 	}
 	rowTasks := (m + rowBlock - 1) / rowBlock
-	// About four column ranges per thread when there are few row blocks.
-	perTask := max(1, np*rowTasks/(4*p.Threads()))
+	// Column ranges are as even as few panels allow, and small enough that a
+	// thread which is late holds nobody up for long.
+	perTask := max(1, np*rowTasks/(16*p.Threads()))
 	colTasks := (np + perTask - 1) / perTask
 	p.For(rowTasks*colTasks, func(t int) {
 		r, q := t%rowTasks, t/rowTasks
@@ -69,7 +83,12 @@ func Gemm(p *Pool, m, n, k int, a A, b B, c []float32, ldc int, acc bool) {
 func check(m, n, k int, a A, b B, c []float32, ldc int) {
 	if k > 0 {
 		_ = a.Data[(m-1)*a.RowStride+(k-1)*a.ColStride]
-		_ = b.Data[(panels(n)-1)*b.PanelStride+(k-1)*b.RowStride+PanelWidth-1]
+		last := (panels(n)-1)*b.PanelStride + (k-1)*b.RowStride + PanelWidth - 1
+		if b.form == Full {
+			_ = b.Data[last]
+		} else {
+			_ = b.half[last]
+		}
 	}
 	_ = c[(m-1)*ldc+n-1]
 }
@@ -81,9 +100,9 @@ func block(r0, r1, p0, p1, n, k int, a A, b B, c []float32, ldc int, acc bool) {
 		hi := min(r1, lo+rowBlock)
 		for q := p0; q < p1; q++ {
 			width := min(PanelWidth, n-q*PanelWidth)
-			var bp *float32
+			var bp unsafe.Pointer
 			if k > 0 {
-				bp = &b.Data[q*b.PanelStride]
+				bp = b.at(q)
 			}
 			for i := lo; i < hi; {
 				mr := kernelRows(hi - i)
@@ -93,14 +112,14 @@ func block(r0, r1, p0, p1, n, k int, a A, b B, c []float32, ldc int, acc bool) {
 				}
 				dst := c[i*ldc+q*PanelWidth:]
 				if width == PanelWidth {
-					kernel(mr, ap, a.RowStride, a.ColStride, bp, b.RowStride, &dst[0], ldc, k, acc)
+					kernel(b.form, mr, ap, a.RowStride, a.ColStride, bp, b.RowStride, &dst[0], ldc, k, acc)
 				} else {
 					if acc {
 						for r := range mr {
 							copy(tile[r*PanelWidth:r*PanelWidth+width], dst[r*ldc:])
 						}
 					}
-					kernel(mr, ap, a.RowStride, a.ColStride, bp, b.RowStride, &tile[0], PanelWidth, k, acc)
+					kernel(b.form, mr, ap, a.RowStride, a.ColStride, bp, b.RowStride, &tile[0], PanelWidth, k, acc)
 					for r := range mr {
 						copy(dst[r*ldc:r*ldc+width], tile[r*PanelWidth:])
 					}

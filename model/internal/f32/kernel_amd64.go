@@ -1,8 +1,13 @@
 package f32
 
-import "golang.org/x/sys/cpu"
+import (
+	"unsafe"
 
-// level is the instruction set in use; tests lower it to compare kernels.
+	"golang.org/x/sys/cpu"
+)
+
+// level is the instruction set in use; tests lower it to compare kernels. Every
+// CPU with AVX2 also converts binary16 (F16C), which has no flag in x/sys/cpu.
 type level int
 
 const (
@@ -23,59 +28,44 @@ func detect() level {
 	return portable
 }
 
-// kernelRows is the height of the next micro-kernel when n rows are left.
+// kernelRows is the height of the next micro-kernel when n rows are left: the
+// rows in as few micro-kernels as possible, all about equally high, since low
+// ones do not fill the pipeline.
 func kernelRows(n int) int {
-	switch {
-	case n >= 12 && active != avx2:
-		return 12
-	case n >= 8 && active != avx2:
-		return 8
-	case n >= 6 && active == avx2:
-		return 6
-	case n >= 4:
-		return 4
+	most := 12
+	if active == avx2 {
+		most = 6
 	}
-	return min(n, 2)
+	blocks := (n + most - 1) / most
+	return (n + blocks - 1) / blocks
 }
 
-func kernel(mr int, a *float32, rs, cs int, b *float32, bs int, c *float32, ldc, k int, acc bool) {
+func kernel(f Form, mr int, a *float32, rs, cs int, b unsafe.Pointer, bs int, c *float32, ldc, k int, acc bool) {
 	if active == portable {
-		kernelPortable(mr, a, rs, cs, b, bs, c, ldc, k, acc)
+		kernelPortable(f, mr, a, rs, cs, b, bs, c, ldc, k, acc)
 		return
 	}
 	ra, ca, rb, rc := 4*uintptr(rs), 4*uintptr(cs), 4*uintptr(bs), 4*uintptr(ldc)
+	if f != Full {
+		rb /= 2
+	}
 	add := 0
 	if acc {
 		add = 1
 	}
 	if active == avx512 {
-		switch mr {
-		case 1:
-			gemm512_1(a, ra, ca, b, rb, c, rc, k, add)
-		case 2:
-			gemm512_2(a, ra, ca, b, rb, c, rc, k, add)
-		case 4:
-			gemm512_4(a, ra, ca, b, rb, c, rc, k, add)
-		case 8:
-			gemm512_8(a, ra, ca, b, rb, c, rc, k, add)
-		default:
-			gemm512_12(a, ra, ca, b, rb, c, rc, k, add)
-		}
+		gemm512([...]form512{full512, bf16512, f16512}[f], mr, a, ra, ca, b, rb, c, rc, k, add)
 		return
 	}
-	for range 2 { // a panel is two 16-column halves
-		switch mr {
-		case 1:
-			gemm256_1(a, ra, ca, b, rb, c, rc, k, add)
-		case 2:
-			gemm256_2(a, ra, ca, b, rb, c, rc, k, add)
-		case 4:
-			gemm256_4(a, ra, ca, b, rb, c, rc, k, add)
-		default:
-			gemm256_6(a, ra, ca, b, rb, c, rc, k, add)
-		}
-		b, c = half(b), half(c)
+	// A panel is two halves of 16 columns.
+	lo := [...]form256{full256, bf16lo256, f16256}[f]
+	hi := [...]form256{full256, bf16hi256, f16256}[f]
+	skip := [...]uintptr{4, 0, 2}[f] * PanelWidth / 2
+	gemm256(lo, mr, a, ra, ca, b, rb, c, rc, k, add)
+	if k > 0 {
+		b = unsafe.Add(b, skip)
 	}
+	gemm256(hi, mr, a, ra, ca, b, rb, (*float32)(unsafe.Add(unsafe.Pointer(c), 4*PanelWidth/2)), rc, k, add)
 }
 
 func expKernel(x []float32, scale, shift float32) {

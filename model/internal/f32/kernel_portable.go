@@ -7,15 +7,27 @@ import (
 
 // kernelPortable is the reference micro-kernel: any height up to 12, same
 // order of additions as the assembly.
-func kernelPortable(mr int, a *float32, rs, cs int, b *float32, bs int, c *float32, ldc, k int, acc bool) {
+func kernelPortable(f Form, mr int, a *float32, rs, cs int, b unsafe.Pointer, bs int, c *float32, ldc, k int, acc bool) {
 	for i := range mr {
 		row := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(c), 4*i*ldc)), PanelWidth)
 		if !acc {
 			clear(row)
 		}
-		for t := range k {
+	}
+	var wide [PanelWidth]float32
+	for t := range k {
+		br := wide[:]
+		if f == Full {
+			br = unsafe.Slice((*float32)(unsafe.Add(b, 4*t*bs)), PanelWidth)
+		} else {
+			half := unsafe.Slice((*uint16)(unsafe.Add(b, 2*t*bs)), PanelWidth)
+			for j := range wide {
+				wide[j] = math.Float32frombits(widen(f, half[f.place(j)]))
+			}
+		}
+		for i := range mr {
 			v := *(*float32)(unsafe.Add(unsafe.Pointer(a), 4*(i*rs+t*cs)))
-			br := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(b), 4*t*bs)), PanelWidth)
+			row := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(c), 4*i*ldc)), PanelWidth)
 			for j := range row {
 				row[j] += v * br[j]
 			}

@@ -37,37 +37,3 @@ func PackN(p *Pool, dst, b []float32, k, n, ld int) {
 		}
 	})
 }
-
-// Transpose turns the panels of B [k, n] (as PackT wrote a weight [n, k]) into
-// the panels of B^T [n, k], the right operand of a backward product.
-func Transpose(p *Pool, dst, src []float32, k, n int) {
-	p.Rows(panels(k), 1+(1<<15)/(PanelWidth*max(n, 1)), func(lo, hi int) {
-		for q := lo; q < hi; q++ {
-			width := min(PanelWidth, k-q*PanelWidth)
-			out := dst[q*n*PanelWidth : (q+1)*n*PanelWidth]
-			if width < PanelWidth {
-				clear(out)
-			}
-			for s := range panels(n) {
-				rows := min(PanelWidth, n-s*PanelWidth)
-				in := src[(s*k+q*PanelWidth)*PanelWidth:]
-				for j := range width {
-					line := in[j*PanelWidth : j*PanelWidth+rows]
-					o := out[s*PanelWidth*PanelWidth+j:]
-					for r, v := range line {
-						o[r*PanelWidth] = v
-					}
-				}
-			}
-		}
-	})
-}
-
-// Column copies column j of packed panels of B [k, n] into dst [k]: row j of
-// the weight that PackT packed.
-func Column(dst, panels []float32, k, j int) {
-	src := panels[(j/PanelWidth)*k*PanelWidth+j%PanelWidth:]
-	for i := range dst[:k] {
-		dst[i] = src[i*PanelWidth]
-	}
-}
