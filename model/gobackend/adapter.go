@@ -25,8 +25,23 @@ const (
 	fusedDown
 )
 
-// fusedParts names the projections stacked in each fused one.
-var fusedParts = [4][]string{{"q_proj", "k_proj", "v_proj"}, {"o_proj"}, {"gate_proj", "up_proj"}, {"down_proj"}}
+// fusedParts names the projections that can be adapted in each fused one: whole
+// ones where the files hold them so, none of a mixture's experts.
+func fusedParts(c model.Config) [4][]string {
+	switch {
+	case c.FusedProjections:
+		return [4][]string{{"qkv_proj"}, {"o_proj"}, {"gate_up_proj"}, {"down_proj"}}
+	case c.Experts > 0:
+		return [4][]string{{"q_proj", "k_proj", "v_proj"}, {"o_proj"}}
+	}
+	return [4][]string{{"q_proj", "k_proj", "v_proj"}, {"o_proj"}, {"gate_proj", "up_proj"}, {"down_proj"}}
+}
+
+// share is a run of consecutive rows under one adapter; nil means none.
+type share struct {
+	ad        *lora
+	row, rows int
+}
 
 // loraLinear is the adapter of one fused projection; no parts means none.
 type loraLinear struct {
@@ -57,7 +72,7 @@ func newLoRA(c model.Config, cfg model.LoRAConfig, params []float32, pool *f32.P
 	l := &lora{rank: cfg.Rank, scale: float32(cfg.Scale()), layers: make([][4]loraLinear, c.NumHiddenLayers)}
 	next := 0 // LoRALayout walks layers and projections in our order, A before B
 	for i := range l.layers {
-		for f, names := range fusedParts {
+		for f, names := range fusedParts(c) {
 			at := 0
 			lin := &l.layers[i][f]
 			for _, name := range names {
@@ -104,12 +119,4 @@ func (l *lora) at(layer, fused int) *loraLinear {
 		return nil
 	}
 	return &l.layers[layer][fused]
-}
-
-// scaling is the factor on B(Ax); a nil adapter has none.
-func (l *lora) scaling() float32 {
-	if l == nil {
-		return 0
-	}
-	return l.scale
 }

@@ -7,16 +7,20 @@ import (
 // backwardScratch is the working memory of a backward pass.
 type backwardScratch struct {
 	exec
-	dx     []float32 // [N, H] gradient of the residual stream
-	dact   []float32 // [N, F]
-	dgu    []float32 // [N, 2F]
-	dxn    []float32 // [N, H] gradient of a normed input
-	datt   []float32 // [N, Q]
-	dqkv   []float32 // [N, Q+2KV]
-	panels []float32 // a weight as B operand [out, in]
-	du     []float32 // [N, adapter width]
-	tmp    []float32 // operands of the small adapter products
-	small  []float32 // dB^T [R, out]
+	dx            []float32 // [N, H] gradient of the residual stream
+	dact          []float32 // [N, F]
+	dgu           []float32 // [N, 2F]
+	dxn           []float32 // [N, H] gradient of a normed input
+	datt          []float32 // [N, Q]
+	dqkv          []float32 // [N, Q+2KV]
+	dqk           []float32 // [N, Q+KV] gradient of normed q and k
+	dout, dbranch []float32 // [N, H] gradients after and before a branch's norm
+	dw            []float32 // [N, chosen] gradient of a mixture's weights
+	dlogits       []float32 // [N, E] gradient of a router's logits
+	panels        []float32 // a weight as B operand [out, in]
+	du            []float32 // [N, adapter width]
+	tmp           []float32 // operands of the small adapter products
+	small         []float32 // dB^T [R, out]
 }
 
 // backwardLayer turns bs.dx from the gradient of the layer's output into that
@@ -24,31 +28,112 @@ type backwardScratch struct {
 // activations.
 func (n *net) backwardLayer(bs *backwardScratch, b *batch, l int, ad *lora, a *acts, angles []float32, g *gradients) {
 	rows, w, gl := len(b.tokens), &n.layers[l], g.layer(l)
-	bs.dact, bs.dgu = resize(bs.dact, rows*n.inter), resize(bs.dgu, rows*2*n.inter)
+	bs.dact, bs.dgu = resize(bs.dact, rows*n.mlp), resize(bs.dgu, rows*2*n.mlp)
 	bs.dxn, bs.datt, bs.dqkv = resize(bs.dxn, rows*n.hidden), resize(bs.datt, rows*n.q), resize(bs.dqkv, rows*n.qkv)
 
-	bs.projectBackward(bs.dact, bs.dx, a.act, w.down, ad.at(l, fusedDown), ad, rows, gl.down, g)
-	siluMulBackward(&bs.exec, bs.dgu, bs.dact, a.gu, n.inter, rows)
-	bs.projectBackward(bs.dxn, bs.dgu, a.xn2, w.gateUp, ad.at(l, fusedGateUp), ad, rows, gl.gateUp, g)
+	dy := bs.branch(a.m, a.inv4, w.mlpNorm, rows, gl.mlpNorm)
+	if w.moe != nil {
+		n.mixBackward(bs, w.moe, a, dy, bs.dxn, rows, gl)
+	} else {
+		bs.projectBackward(bs.dact, dy, a.act, w.dense.down, ad.at(l, fusedDown), ad, rows, gl.down, g)
+		n.gate.backward(&bs.exec, bs.dgu, bs.dact, a.gu, w.dense.inner(), rows)
+		bs.projectBackward(bs.dxn, bs.dgu, a.xn2, w.dense.gateUp, ad.at(l, fusedGateUp), ad, rows, gl.gateUp, g)
+	}
 	bs.rmsNormBackward(bs.dx, bs.dxn, a.x1, a.inv2, w.postNorm, rows, gl.postNorm)
 
-	bs.projectBackward(bs.datt, bs.dx, a.att, w.o, ad.at(l, fusedO), ad, rows, gl.o, g)
-	n.attendGroupsBackward(&bs.exec, b, a, bs.datt, bs.dqkv)
-	n.rotate(&bs.exec, bs.dqkv, angles, rows, true)
+	dy = bs.branch(a.o, a.inv3, w.attnNorm, rows, gl.attnNorm)
+	bs.projectBackward(bs.datt, dy, a.att, w.o, ad.at(l, fusedO), ad, rows, gl.o, g)
+	n.attendGroupsBackward(&bs.exec, b, w.window, a, bs.datt, bs.dqkv)
+	n.positionsBackward(bs, l, a, angles, rows, gl)
 	bs.projectBackward(bs.dxn, bs.dqkv, a.xn, w.qkv, ad.at(l, fusedQKV), ad, rows, gl.qkv, g)
 	bs.rmsNormBackward(bs.dx, bs.dxn, a.x, a.inv1, w.inNorm, rows, gl.inNorm)
 }
 
-// projectBackward is the backward of project: dx = dy W + scale (dy B) A, and
-// adds to the gradients dW = dy^T x (when dw is not nil), dA = du^T x with
-// du = scale dy B, and dB = dy^T u with u = scale A x.
-func (bs *backwardScratch) projectBackward(dx, dy, x []float32, lin linear, part *loraLinear, ad *lora, rows int, dw []float32, g *gradients) {
-	bs.panels = resize(bs.panels, f32.PackedLen(lin.out, lin.in))
-	f32.Transpose(bs.pool, bs.panels, lin.w, lin.in, lin.out)
-	f32.Gemm(bs.pool, rows, lin.in, lin.out, f32.A{Data: dy, RowStride: lin.out, ColStride: 1}, f32.Packed(bs.panels, lin.out), dx, lin.in, false)
-	if dw != nil {
-		bs.outer(dw, dy, lin.out, lin.out, x, lin.in, rows)
+// branch is the gradient of what attention or MLP adds to the residual, before
+// its norm (nil = none): the norm's input was y.
+func (bs *backwardScratch) branch(y, inv, norm []float32, rows int, dw []float32) []float32 {
+	if norm == nil {
+		return bs.dx
 	}
+	n := rows * len(norm)
+	bs.dout, bs.dbranch = resize(bs.dout, n), zeroed(bs.dbranch, n)
+	copy(bs.dout, bs.dx)
+	bs.rmsNormBackward(bs.dbranch, bs.dout, y, inv, norm, rows, dw)
+	return bs.dbranch
+}
+
+// positionsBackward turns bs.dqkv into the gradient of the projection's output.
+func (n *net) positionsBackward(bs *backwardScratch, l int, a *acts, angles []float32, rows int, gl *layerGradients) {
+	rope, heads, d := n.layers[l].rope, n.heads+n.kvHeads, n.headDim
+	rowsDo := func(f func(i int, row []float32)) {
+		bs.pool.Rows(rows, rowGrain(n.qkv), func(lo, hi int) {
+			for i := lo; i < hi; i++ {
+				f(i, bs.dqkv[i*n.qkv:][:heads*d])
+			}
+		})
+	}
+	if rope != nil {
+		rowsDo(func(i int, row []float32) { rope.rotate(row, angles[i*n.ropes.width+rope.at:], heads, d, true) })
+	}
+	if !n.qkNorm {
+		return
+	}
+	if gl.qNorm != nil {
+		for i := range rows * heads {
+			dw := gl.qNorm
+			if i%heads >= n.heads {
+				dw = gl.kNorm
+			}
+			dy := bs.dqkv[i/heads*n.qkv+i%heads*d:]
+			for j := range dw {
+				dw[j] += dy[j] * a.qk[i*d+j] * a.qkInv[i]
+			}
+		}
+	}
+	bs.dqk = resize(bs.dqk, rows*heads*d)
+	rowsDo(func(i int, row []float32) {
+		dy := bs.dqk[i*heads*d:][:heads*d]
+		copy(dy, row)
+		clear(row)
+		for h := range heads {
+			lo, hi := h*d, (h+1)*d
+			rmsGradient(row[lo:hi], dy[lo:hi], a.qk[i*heads*d:][lo:hi], n.headNorm(l, h), a.qkInv[i*heads+h])
+		}
+	})
+}
+
+// multiplyT computes dx = dy W, the backward of multiply.
+func (bs *backwardScratch) multiplyT(dx, dy []float32, lin linear, rows int) {
+	bs.panels = resize(bs.panels, f32.PackedLen(lin.out, lin.in))
+	lin.w.Transpose(bs.pool, bs.panels, 0, lin.out)
+	f32.Gemm(bs.pool, rows, lin.in, lin.out, f32.A{Data: dy, RowStride: lin.out, ColStride: 1}, f32.Packed(bs.panels, lin.out), dx, lin.in, false)
+}
+
+// weightGradient adds dy^T x to the matrices of a fused projection and the sum
+// of dy's rows to their biases; dy has row stride ldy.
+func (ex *exec) weightGradient(parts []gradPart, dy []float32, ldy int, x []float32, in, rows int) {
+	if len(parts) == 0 {
+		return
+	}
+	ex.y = resize(ex.y, f32.PackedLen(rows, in))
+	f32.PackN(ex.pool, ex.y, x, rows, in, in)
+	for _, p := range parts {
+		f32.Gemm(ex.pool, p.out, in, rows, f32.A{Data: dy[p.at:], RowStride: 1, ColStride: ldy}, f32.Packed(ex.y, rows), p.w, in, true)
+		if p.bias == nil {
+			continue
+		}
+		for i := range rows {
+			f32.Add(p.bias, dy[i*ldy+p.at:][:p.out])
+		}
+	}
+}
+
+// projectBackward is the backward of project: dx = dy W + scale (dy B) A, and
+// adds to the gradients dW = dy^T x (in full training), dA = du^T x with
+// du = scale dy B, and dB = dy^T u with u = scale A x.
+func (bs *backwardScratch) projectBackward(dx, dy, x []float32, lin linear, part *loraLinear, ad *lora, rows int, dw []gradPart, g *gradients) {
+	bs.multiplyT(dx, dy, lin, rows)
+	bs.weightGradient(dw, dy, lin.out, x, lin.in, rows)
 	if part == nil {
 		return
 	}
@@ -96,25 +181,6 @@ func addTransposed(dst, src []float32, out, rank int) {
 	}
 }
 
-// siluMulBackward: with s = sigmoid(gate), dgate = dact up s (1 + gate (1-s)),
-// dup = dact gate s.
-func siluMulBackward(ex *exec, dgu, dact, gu []float32, inter, rows int) {
-	ex.pool.Rows(rows, rowGrain(4*inter), func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			gate, up := gu[2*i*inter:(2*i+1)*inter], gu[(2*i+1)*inter:(2*i+2)*inter]
-			dg, du := dgu[2*i*inter:(2*i+1)*inter], dgu[(2*i+1)*inter:(2*i+2)*inter]
-			da := dact[i*inter : (i+1)*inter]
-			copy(dg, gate)
-			f32.Exp(dg, -1, 0)
-			for j, v := range gate {
-				s := 1 / (1 + dg[j])
-				du[j] = da[j] * v * s
-				dg[j] = da[j] * up[j] * s * (1 + v*(1-s))
-			}
-		}
-	})
-}
-
 // rmsNormBackward adds to dx the gradient through y = x r w, r = 1/rms(x):
 // r (dy w) - x r^3/H dot(dy w, x); and to dw (when not nil) sum dy x r.
 func (ex *exec) rmsNormBackward(dx, dy, x, inv, w []float32, rows int, dw []float32) {
@@ -129,16 +195,18 @@ func (ex *exec) rmsNormBackward(dx, dy, x, inv, w []float32, rows int, dw []floa
 	}
 	ex.pool.Rows(rows, rowGrain(2*h), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			dyi, xi, dxi, r := dy[i*h:(i+1)*h], x[i*h:(i+1)*h], dx[i*h:(i+1)*h], inv[i]
-			var dot float32
-			for j, v := range dyi {
-				dyi[j] = v * w[j]
-			}
-			dot = f32.Dot(dyi, xi)
-			c := r * r * r * dot / float32(h)
-			for j, v := range dyi {
-				dxi[j] += r*v - c*xi[j]
-			}
+			rmsGradient(dx[i*h:(i+1)*h], dy[i*h:(i+1)*h], x[i*h:(i+1)*h], w, inv[i])
 		}
 	})
+}
+
+// rmsGradient is rmsNormBackward's one row. It overwrites dy by dy w.
+func rmsGradient(dx, dy, x, w []float32, r float32) {
+	for j, v := range dy {
+		dy[j] = v * w[j]
+	}
+	c := r * r * r * f32.Dot(dy, x) / float32(len(x))
+	for j, v := range dy {
+		dx[j] += r*v - c*x[j]
+	}
 }

@@ -77,8 +77,8 @@ var kvBuffers = sync.Pool{New: func() any { return new(headKV) }}
 const queryBlock = 48 // query rows per attention task
 
 // attendCache stores the new keys and values of every span and computes its
-// attention: a.qkv -> a.att.
-func (s cacheShape) attendCache(ex *exec, layer int, a *acts, spans []span) {
+// attention: a.qkv -> a.att. Window is the layer's, 0 = all positions.
+func (s cacheShape) attendCache(ex *exec, layer, window int, a *acts, spans []span) {
 	ex.pool.For(len(spans), func(i int) {
 		sp := spans[i]
 		for h := range s.kvHeads {
@@ -108,11 +108,11 @@ func (s cacheShape) attendCache(ex *exec, layer int, a *acts, spans []span) {
 		if rows == 1 {
 			// One token: the query heads of the group are the rows.
 			at := t.head * s.group * s.headDim
-			s.attend(buf, a.qkv[first*s.qkv+at:], s.headDim, keys, values, s.group, sp.pos+t.lo, 0, a.att[first*s.q+at:], s.headDim, nil)
+			s.attend(buf, a.qkv[first*s.qkv+at:], s.headDim, keys, values, s.group, sp.pos+t.lo, 0, window, a.att[first*s.q+at:], s.headDim, nil)
 		} else {
 			for g := range s.group {
 				at := (t.head*s.group + g) * s.headDim
-				s.attend(buf, a.qkv[first*s.qkv+at:], s.qkv, keys, values, rows, sp.pos+t.lo, 1, a.att[first*s.q+at:], s.q, nil)
+				s.attend(buf, a.qkv[first*s.qkv+at:], s.qkv, keys, values, rows, sp.pos+t.lo, 1, window, a.att[first*s.q+at:], s.q, nil)
 			}
 		}
 		scratch.Put(buf)
@@ -121,25 +121,35 @@ func (s cacheShape) attendCache(ex *exec, layer int, a *acts, spans []span) {
 
 // attend computes causal attention (Vaswani et al. 2017, arXiv:1706.03762,
 // equation 1) of `rows` queries of one head. Query i stands at position
-// pos+i*step and sees all positions up to its own. Unless nil, lse receives the
-// log-sum-exp of query i's scores at index i*heads.
-func (d dims) attend(buf *[]float32, q []float32, ldq int, keys, values f32.B, rows, pos, step int, out []float32, ldo int, lse []float32) {
-	seen := pos + (rows-1)*step + 1 // positions the last query sees
+// pos+i*step and sees the last `window` positions up to its own (0 = all of
+// them). Unless nil, lse receives the log-sum-exp of query i's scores at index
+// i*heads.
+//
+// Only whole panels of keys before every window are left out. What else is
+// masked enters the product with the values as zeros, which change no bit of
+// the sum: a query's result depends neither on the block it is in nor on where
+// the block starts.
+func (d dims) attend(buf *[]float32, q []float32, ldq int, keys, values f32.B, rows, pos, step, window int, out []float32, ldo int, lse []float32) {
+	if rows > queryBlock {
+		panic("gobackend: attention block has too many rows")
+	}
+	first := firstPanel(pos, window)
+	keys.Data, values.Data = keys.Data[first*d.headDim:], values.Data[first*d.hdPad:]
+	seen := pos + (rows-1)*step + 1 - first // positions from first to the last query
 	ld := f32.Pad(seen)
 	*buf = resize(*buf, rows*ld)
 	p := *buf
 	f32.Gemm(nil, rows, ld, d.headDim, f32.A{Data: q, RowStride: ldq, ColStride: 1}, keys, p, ld, false)
 	var inv [queryBlock]float32
-	if rows > len(inv) {
-		panic("gobackend: attention block has too many rows")
-	}
 	for i := range rows {
-		n := pos + i*step + 1
+		at := pos + i*step
+		lo, n := firstSeen(at, window)-first, at+1-first
 		row := p[i*ld : i*ld+seen]
-		top, sum := softmaxTerms(row[:n], d.scoreScale())
+		top, sum := d.softmaxTerms(row[lo:n])
 		if lse != nil {
 			lse[i*d.heads] = logSumExp(top, sum)
 		}
+		clear(row[:lo])
 		clear(row[n:])
 		inv[i] = 1 / sum
 	}
@@ -149,9 +159,28 @@ func (d dims) attend(buf *[]float32, q []float32, ldq int, keys, values f32.B, r
 	}
 }
 
-// softmaxTerms replaces scores by exp(scale*(s - max)) and returns scale*max
-// and the sum of the terms.
-func softmaxTerms(row []float32, scale float32) (top, sum float32) {
+// firstSeen is the first position that a query sees; window 0 = all.
+func firstSeen(pos, window int) int {
+	if window == 0 {
+		return 0
+	}
+	return max(0, pos-window+1)
+}
+
+// firstPanel is firstSeen rounded down to a panel of keys.
+func firstPanel(pos, window int) int {
+	first := firstSeen(pos, window)
+	return first - first%f32.PanelWidth
+}
+
+// softmaxTerms turns products q.k into scores s (scaled, soft-capped) and
+// replaces them by exp(s - max s). It returns max s and the sum of the terms.
+func (d dims) softmaxTerms(row []float32) (top, sum float32) {
+	scale := d.scale
+	if d.attnCap > 0 {
+		softcap(row, scale, d.attnCap)
+		scale = 1
+	}
 	top = f32.Max(row) * scale
 	f32.Exp(row, scale, -top)
 	return top, f32.Sum(row)

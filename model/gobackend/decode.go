@@ -19,6 +19,7 @@ type decodeRow struct {
 	model.DecodeRow
 	index int
 	cache *slotCache
+	ad    *lora
 	left  int
 	last  int32
 	// history is the row's sequence up to last, kept when penalties need it.
@@ -26,8 +27,10 @@ type decodeRow struct {
 	out     *model.DecodeOut
 }
 
-// Decode implements model.Decoder. A row makes at most min(n, MaxNew) tokens,
-// and that many must fit in its slot even if it stops earlier. The newest
+// Decode implements model.Decoder. Products with the base weights are computed
+// once for all rows, those with an adapter once for the rows under it.
+//
+// A row makes at most min(n, MaxNew) tokens, and that many must fit in its slot even if it stops earlier. The newest
 // token of each row is returned but not cached: pass it as Last next time.
 // When ctx ends in the middle, the tokens made so far are returned with its
 // error.
@@ -45,7 +48,7 @@ func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]
 		case d.Len(r.Slot)+left > d.cfg.MaxLen:
 			err = fmt.Errorf("slot %d holds %d tokens and %d more exceed max_len %d", r.Slot, d.Len(r.Slot), left, d.cfg.MaxLen)
 		default:
-			err = errors.Join(d.checkToken(r.Last), sample.CheckRow(&r, d.b.net.vocab))
+			err = errors.Join(d.checkPlace(r.Adapter), d.checkToken(r.Last), sample.CheckRow(&r, d.b.net.vocab))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("gobackend: decode: row %d: %w", i, err)
@@ -53,13 +56,15 @@ func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]
 		seen[r.Slot] = true
 		if left > 0 {
 			active = append(active, &decodeRow{
-				DecodeRow: r, index: i, cache: d.slot(r.Slot), left: left, last: r.Last, history: r.History[:len(r.History):len(r.History)], out: &outs[i],
+				DecodeRow: r, index: i, cache: d.slot(r.Slot), ad: d.adapters[r.Adapter],
+				left: left, last: r.Last, history: slices.Clip(r.History), out: &outs[i],
 			})
 		}
 	}
 	if len(active) == 0 {
 		return outs, ctx.Err()
 	}
+	slices.SortStableFunc(active, func(a, b *decodeRow) int { return a.Adapter - b.Adapter })
 	// Few weights: each goroutine decodes its own rows to the end, with no
 	// meeting point. Many weights: all goroutines share each product, so that
 	// the weights are read once per step.
@@ -90,27 +95,27 @@ func (d *decoder) decodeLane(ctx context.Context, ln *lane, rows []*decodeRow) e
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		ln.tokens, ln.spans = ln.tokens[:0], ln.spans[:0]
-		for i, r := range rows {
-			ln.tokens = append(ln.tokens, r.last)
-			ln.spans = append(ln.spans, span{r.cache, i, 1, r.cache.len})
+		ln.begin()
+		for _, r := range rows {
+			ln.add(r.cache, r.ad, r.cache.len, r.last)
 		}
 		d.forward(ln, false)
 		a := &ln.acts
 		ln.logits = resize(ln.logits, len(rows)*n.vocab)
 		ln.rmsNorm(a.xn, a.inv1, a.x, n.norm, n.eps, len(rows))
-		ln.project(ln.logits, a.xn, n.head, nil, 0, len(rows))
+		n.logits(&ln.exec, ln.logits, a.xn, len(rows))
 		ln.pool.For(len(rows), func(i int) { rows[i].draw(ln.logits[i*n.vocab : (i+1)*n.vocab]) })
 		rows = slices.DeleteFunc(rows, func(r *decodeRow) bool { return r.left == 0 })
 	}
 	return nil
 }
 
-// draw samples the row's next token. What fails is the row's own.
+// draw samples the row's next token, or ends the row with its own error.
 func (r *decodeRow) draw(logits []float32) {
 	id, err := sample.DrawRow(logits, &r.DecodeRow, r.history, r.cache.len, r.out)
 	if err != nil {
-		r.out.Err, r.left = fmt.Errorf("gobackend: decode: row %d, slot %d, position %d: %w", r.index, r.Slot, r.cache.len, err), 0
+		r.out.Err = fmt.Errorf("gobackend: decode: row %d, slot %d, position %d: %w", r.index, r.Slot, r.cache.len, err)
+		r.left = 0
 		return
 	}
 	if len(r.history) > 0 {

@@ -17,13 +17,13 @@ const prefillRows = 512 // rows of one forward pass of a prefill
 
 // decoder implements model.Decoder.
 type decoder struct {
-	b       *backend
-	cfg     model.DecoderConfig
-	shape   cacheShape
-	slots   []*slotCache // nil until first used
-	adapter *lora
-	lanes   []*lane
-	closed  bool
+	b        *backend
+	cfg      model.DecoderConfig
+	shape    cacheShape
+	slots    []*slotCache // nil until first used
+	adapters []*lora      // by place; 0 is the base
+	lanes    []*lane
+	closed   bool
 }
 
 // lane is the working memory of one goroutine's forward passes.
@@ -34,6 +34,22 @@ type lane struct {
 	logits []float32
 	tokens []int32
 	spans  []span
+	shares []share // of tokens, by adapter
+}
+
+// begin empties the batch.
+func (ln *lane) begin() { ln.tokens, ln.spans, ln.shares = ln.tokens[:0], ln.spans[:0], ln.shares[:0] }
+
+// add appends tokens of one slot.
+func (ln *lane) add(c *slotCache, ad *lora, pos int, tokens ...int32) {
+	row := len(ln.tokens)
+	ln.spans = append(ln.spans, span{c, row, len(tokens), pos})
+	ln.tokens = append(ln.tokens, tokens...)
+	if n := len(ln.shares); n > 0 && ln.shares[n-1].ad == ad {
+		ln.shares[n-1].rows += len(tokens)
+	} else {
+		ln.shares = append(ln.shares, share{ad, row, len(tokens)})
+	}
 }
 
 // NewDecoder implements model.Backend. A slot's cache is allocated when it is
@@ -43,13 +59,17 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 	if cfg.Slots < 1 {
 		errs = append(errs, fmt.Errorf("slots is %d, want at least 1", cfg.Slots))
 	}
-	if cfg.MaxLen < 2 || cfg.MaxLen > b.m.Config.MaxPositionEmbeddings {
-		errs = append(errs, fmt.Errorf("max_len is %d, want 2 to the model's max_position_embeddings, %d", cfg.MaxLen, b.m.Config.MaxPositionEmbeddings))
+	if limit := b.m.Config.MaxPositionEmbeddings; cfg.MaxLen < 2 || cfg.MaxLen > limit {
+		errs = append(errs, fmt.Errorf("max_len is %d, want 2 to the model's context, %d", cfg.MaxLen, limit))
+	}
+	if cfg.Adapters < 0 {
+		errs = append(errs, fmt.Errorf("adapters is %d, want 1 or more, or 0 for 1", cfg.Adapters))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("gobackend: decoder: %w", err)
 	}
-	d := &decoder{b: b, cfg: cfg, shape: cacheShape{b.net.dims, f32.Pad(cfg.MaxLen)}, slots: make([]*slotCache, cfg.Slots)}
+	d := &decoder{b: b, cfg: cfg, shape: cacheShape{b.net.dims, f32.Pad(cfg.MaxLen)},
+		slots: make([]*slotCache, cfg.Slots), adapters: make([]*lora, 1+max(cfg.Adapters, 1))}
 	for range b.pool.Threads() {
 		d.lanes = append(d.lanes, &lane{})
 	}
@@ -59,23 +79,46 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 // SetAdapter implements model.Decoder. It fails, keeping the old adapter, when
 // the new one is of another base or shape, or not finite.
 func (d *decoder) SetAdapter(place int, a *model.Adapter) error {
-	if a == nil {
-		d.adapter = nil
+	if err := d.setAdapter(place, a); err != nil {
+		return fmt.Errorf("gobackend: set adapter: %w", err)
+	}
+	return nil
+}
+
+func (d *decoder) setAdapter(place int, a *model.Adapter) error {
+	switch {
+	case d.closed:
+		return ErrClosed
+	case place < 1 || place >= len(d.adapters):
+		return fmt.Errorf("place %d, the decoder has 1 to %d (DecoderConfig.Adapters); 0 is the base", place, len(d.adapters)-1)
+	case a == nil:
+		d.adapters[place] = nil
 		return nil
 	}
 	if d.b.m.Digest != "" {
 		if err := a.CheckBase(d.b.m.Digest); err != nil {
-			return fmt.Errorf("gobackend: set adapter: %w", err)
+			return err
 		}
 	}
 	if err := a.Check(d.b.m.Config); err != nil {
-		return fmt.Errorf("gobackend: set adapter: %w", err)
+		return err
 	}
 	l, err := newLoRA(d.b.m.Config, a.LoRA, slices.Clone(a.Params), d.b.pool)
 	if err != nil {
-		return fmt.Errorf("gobackend: set adapter: %w", err)
+		return err
 	}
-	d.adapter = l
+	d.adapters[place] = l
+	return nil
+}
+
+// checkPlace reports a row's place that holds no adapter.
+func (d *decoder) checkPlace(place int) error {
+	if place < 0 || place >= len(d.adapters) {
+		return fmt.Errorf("adapter %d, the decoder has places 0 (the base) to %d", place, len(d.adapters)-1)
+	}
+	if place > 0 && d.adapters[place] == nil {
+		return fmt.Errorf("adapter %d: the place is empty; call SetAdapter first, or use 0 for the base", place)
+	}
 	return nil
 }
 
@@ -149,6 +192,8 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 		case err != nil:
 		case seen[r.Slot]:
 			err = fmt.Errorf("slot %d is listed twice", r.Slot)
+		case d.checkPlace(r.Adapter) != nil:
+			err = d.checkPlace(r.Adapter)
 		case d.Len(r.Slot)+len(r.Tokens) > d.cfg.MaxLen:
 			err = fmt.Errorf("slot %d holds %d tokens and %d more exceed max_len %d", r.Slot, d.Len(r.Slot), len(r.Tokens), d.cfg.MaxLen)
 		}
@@ -164,20 +209,21 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 			return fmt.Errorf("gobackend: prefill: row %d: %w", i, err)
 		}
 	}
+	rows = slices.Clone(rows)
+	slices.SortStableFunc(rows, func(a, b model.PrefillRow) int { return a.Adapter - b.Adapter })
 	ln := d.lanes[0]
 	ln.pool = d.b.pool
 	for r, at := 0, 0; r < len(rows); {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("gobackend: prefill: %w", err)
 		}
-		ln.tokens, ln.spans = ln.tokens[:0], ln.spans[:0]
+		ln.begin()
 		for r < len(rows) && len(ln.tokens) < prefillRows {
 			row := rows[r]
 			take := min(len(row.Tokens)-at, prefillRows-len(ln.tokens))
 			if take > 0 {
 				c := d.slot(row.Slot)
-				ln.spans = append(ln.spans, span{c, len(ln.tokens), take, c.len})
-				ln.tokens = append(ln.tokens, row.Tokens[at:at+take]...)
+				ln.add(c, d.adapters[row.Adapter], c.len, row.Tokens[at:at+take]...)
 				at += take
 			}
 			if at == len(row.Tokens) {
@@ -197,21 +243,21 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 func (d *decoder) forward(ln *lane, cacheOnly bool) {
 	n, a, rows := d.b.net, &ln.acts, len(ln.tokens)
 	a.resize(n.dims, rows)
-	ln.angles = resize(ln.angles, rows*n.headDim)
+	ln.angles = resize(ln.angles, rows*n.ropes.width)
 	for _, sp := range ln.spans {
 		for r := range sp.rows {
-			n.rope.angles(ln.angles[(sp.row+r)*n.headDim:], sp.pos+r)
+			n.ropes.angles(ln.angles[(sp.row+r)*n.ropes.width:], sp.pos+r)
 		}
 	}
 	n.embedRows(&ln.exec, a.x, ln.tokens)
 	for l := range n.layers {
-		n.qkvRows(&ln.exec, l, d.adapter, a, ln.angles, rows)
-		d.shape.attendCache(&ln.exec, l, a, ln.spans)
+		n.qkvRows(&ln.exec, l, ln.shares, a, ln.angles, rows)
+		d.shape.attendCache(&ln.exec, l, n.layers[l].window, a, ln.spans)
 		if cacheOnly && l == len(n.layers)-1 {
 			break
 		}
-		n.midRows(&ln.exec, l, d.adapter, a, rows)
-		n.outRows(&ln.exec, l, d.adapter, a, a.x, rows)
+		n.midRows(&ln.exec, l, ln.shares, a, rows)
+		n.outRows(&ln.exec, l, ln.shares, a, a.x, rows)
 	}
 	for _, sp := range ln.spans {
 		sp.cache.len = sp.pos + sp.rows
@@ -220,6 +266,6 @@ func (d *decoder) forward(ln *lane, cacheOnly bool) {
 
 // Close implements model.Decoder.
 func (d *decoder) Close() error {
-	d.closed, d.slots, d.lanes, d.adapter = true, make([]*slotCache, d.cfg.Slots), nil, nil
+	d.closed, d.slots, d.lanes, d.adapters = true, make([]*slotCache, d.cfg.Slots), nil, nil
 	return nil
 }

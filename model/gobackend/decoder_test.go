@@ -20,6 +20,14 @@ func newDecoder(t testing.TB, b *backend, slots, maxLen int, a *model.Adapter) *
 	return d.(*decoder)
 }
 
+// place is where newDecoder puts an adapter: rows name it.
+func place(a *model.Adapter) int {
+	if a == nil {
+		return 0
+	}
+	return 1
+}
+
 var allLoRA = model.LoRAConfig{Rank: 4, Alpha: 8, Targets: model.Projections}
 
 // TestRowsAreIndependent: ragged rows of one batch draw what each draws alone,
@@ -34,14 +42,14 @@ func TestRowsAreIndependent(t *testing.T) {
 		var prompts [][]int32
 		var want []model.DecodeOut
 		row := func(slot, i, n int) model.DecodeRow {
-			return model.DecodeRow{Slot: slot, Last: prompts[i][len(prompts[i])-1], MaxNew: n,
+			return model.DecodeRow{Slot: slot, Adapter: 1, Last: prompts[i][len(prompts[i])-1], MaxNew: n,
 				Sampling: model.Sampling{Temperature: 0.9, TopP: 0.95, TopK: 40, Seed: uint64(1000 + i)}}
 		}
 		for i := range rows {
 			prompts = append(prompts, randomIDs(r, c, 1+r.IntN(150)))
 			d := newDecoder(t, solo, 1, 200, a)
 			p := prompts[i]
-			require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Tokens: p[:len(p)-1]}}))
+			require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Adapter: 1, Tokens: p[:len(p)-1]}}))
 			out, err := d.Decode(ctx, []model.DecodeRow{row(0, i, total)}, total)
 			require.NoError(t, err)
 			require.Equal(t, len(p)-1+total, d.Len(0))
@@ -51,7 +59,7 @@ func TestRowsAreIndependent(t *testing.T) {
 		d := newDecoder(t, many, rows, 200, a)
 		var fill []model.PrefillRow
 		for i, p := range prompts {
-			fill = append(fill, model.PrefillRow{Slot: rows - 1 - i, Tokens: p[:len(p)-1]})
+			fill = append(fill, model.PrefillRow{Slot: rows - 1 - i, Adapter: 1, Tokens: p[:len(p)-1]})
 		}
 		require.NoError(t, d.Prefill(ctx, fill))
 		var batch []model.DecodeRow
@@ -67,7 +75,7 @@ func TestRowsAreIndependent(t *testing.T) {
 			d.Truncate(rows-1-i, 0)
 			for p = p[:len(p)-1]; len(p) > 0; {
 				n := min(len(p), 1+r.IntN(17))
-				require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Slot: rows - 1 - i, Tokens: p[:n]}}))
+				require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Slot: rows - 1 - i, Adapter: 1, Tokens: p[:n]}}))
 				p = p[n:]
 			}
 		}
@@ -99,11 +107,11 @@ func TestDecoderAgreesWithTrainer(t *testing.T) {
 	for _, temperature := range []float64{0.5, 1, 1.7} {
 		d := newDecoder(t, b, 4, 256, a)
 		prompt := randomIDs(r, c, 37)
-		require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Slot: 0, Tokens: prompt[:36]}}))
+		require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Slot: 0, Adapter: 1, Tokens: prompt[:36]}}))
 		var rows []model.DecodeRow
 		for i := range 4 {
 			require.NoError(t, d.CopyPrefix(i, 0, 36))
-			rows = append(rows, model.DecodeRow{Slot: i, Last: prompt[36], MaxNew: 20 + 30*i, Sampling: model.Sampling{Temperature: temperature, Seed: uint64(i)}})
+			rows = append(rows, model.DecodeRow{Slot: i, Adapter: 1, Last: prompt[36], MaxNew: 20 + 30*i, Sampling: model.Sampling{Temperature: temperature, Seed: uint64(i)}})
 		}
 		outs, err := d.Decode(ctx, rows, 1000)
 		require.NoError(t, err)
@@ -147,23 +155,23 @@ func TestAdapterSwap(t *testing.T) {
 	b := newBackend(t, m, Options{})
 	v1, v2 := randomAdapter(t, m, allLoRA, 92), randomAdapter(t, m, allLoRA, 93)
 	prompt := []int32{5, 6, 7, 8, 9}
-	run := func(d *decoder) model.DecodeOut {
+	run := func(d *decoder, a *model.Adapter) model.DecodeOut {
 		d.Truncate(0, 0)
-		require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Tokens: prompt[:4]}}))
-		out, err := d.Decode(ctx, []model.DecodeRow{{Last: prompt[4], MaxNew: 10}}, 10)
+		require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Adapter: place(a), Tokens: prompt[:4]}}))
+		out, err := d.Decode(ctx, []model.DecodeRow{{Adapter: place(a), Last: prompt[4], MaxNew: 10}}, 10)
 		require.NoError(t, err)
 		return out[0]
 	}
 	cold := map[*model.Adapter]model.DecodeOut{}
 	for _, a := range []*model.Adapter{nil, v1, v2} {
-		cold[a] = run(newDecoder(t, b, 1, 32, a))
+		cold[a] = run(newDecoder(t, b, 1, 32, a), a)
 	}
 	require.NotEqual(t, cold[nil], cold[v1])
 	require.NotEqual(t, cold[v1], cold[v2])
 	d := newDecoder(t, b, 1, 32, nil)
 	for _, a := range []*model.Adapter{v1, v2, nil, v1} {
 		require.NoError(t, d.SetAdapter(1, a))
-		require.Equal(t, cold[a], run(d))
+		require.Equal(t, cold[a], run(d, a))
 	}
 	// The decoder holds its own copy, and keeps it when a bad one is refused.
 	v1.Params[0] += 5
@@ -173,13 +181,13 @@ func TestAdapterSwap(t *testing.T) {
 	bad = *v2
 	bad.Params = bad.Params[1:]
 	require.ErrorIs(t, d.SetAdapter(1, &bad), model.ErrAdapter)
-	require.Equal(t, cold[v1], run(d))
+	require.Equal(t, cold[v1], run(d, v1))
 
 	// A zero B is the base, bit for bit.
 	zero, err := model.NewAdapter(c, allLoRA, m.Digest, 1)
 	require.NoError(t, err)
 	require.NoError(t, d.SetAdapter(1, zero))
-	require.Equal(t, cold[nil], run(d))
+	require.Equal(t, cold[nil], run(d, zero))
 }
 
 // TestCacheOperations drives slots with random operations against a model that
@@ -309,8 +317,8 @@ func BenchmarkDecode(b *testing.B) {
 			var fill []model.PrefillRow
 			var rows []model.DecodeRow
 			for i := range batch {
-				fill = append(fill, model.PrefillRow{Slot: i, Tokens: randomIDs(r, c, prompt)})
-				rows = append(rows, model.DecodeRow{Slot: i, Last: 1, MaxNew: steps, Sampling: model.Sampling{Temperature: 1, Seed: uint64(i)}})
+				fill = append(fill, model.PrefillRow{Slot: i, Adapter: 1, Tokens: randomIDs(r, c, prompt)})
+				rows = append(rows, model.DecodeRow{Slot: i, Adapter: 1, Last: 1, MaxNew: steps, Sampling: model.Sampling{Temperature: 1, Seed: uint64(i)}})
 			}
 			require.NoError(b, d.Prefill(ctx, fill))
 			for b.Loop() {
@@ -327,7 +335,7 @@ func BenchmarkDecode(b *testing.B) {
 		d := newDecoder(b, be, 8, 512, a)
 		var fill []model.PrefillRow
 		for i := range 8 {
-			fill = append(fill, model.PrefillRow{Slot: i, Tokens: randomIDs(r, c, 256)})
+			fill = append(fill, model.PrefillRow{Slot: i, Adapter: 1, Tokens: randomIDs(r, c, 256)})
 		}
 		for b.Loop() {
 			for i := range 8 {

@@ -1,8 +1,6 @@
 package gobackend
 
 import (
-	"math"
-
 	"github.com/skein-rl/skein/model/internal/f32"
 )
 
@@ -12,6 +10,7 @@ type exec struct {
 	pool *f32.Pool
 	u    []float32 // [N, adapter width]
 	y    []float32 // [N, H]
+	xg   []float32 // [N*chosen, H] rows of a mixture's experts
 }
 
 // acts are the activations of one layer for N rows.
@@ -19,14 +18,21 @@ type acts struct {
 	x    []float32 // [N, H] input
 	inv1 []float32 // [N] reciprocal RMS of x
 	xn   []float32 // [N, H] normed input
-	qkv  []float32 // [N, Q+2KV] after rope
+	qkv  []float32 // [N, Q+2KV] after norms and rope
 	att  []float32 // [N, Q]
 	x1   []float32 // [N, H] after attention
 	inv2 []float32 // [N]
 	xn2  []float32 // [N, H]
-	gu   []float32 // [N, 2F] gate, up
-	act  []float32 // [N, F]
+	gu   []float32 // [N, 2F] gate, up; of a mixture [N*chosen, 2F], by expert
+	act  []float32 // [N, F] or [N*chosen, F]
 	lse  []float32 // [N, heads] log-sum-exp of the attention scores (training)
+
+	qk    []float32 // [N, Q+KV] before the norms of q and k
+	qkInv []float32 // [N, heads+kvHeads]
+	o, m  []float32 // [N, H] outputs of attention and MLP before their norms (sandwich)
+	inv3  []float32 // [N] of o
+	inv4  []float32 // [N] of m
+	route route     // of a mixture
 }
 
 // resize returns a slice of n floats, reusing s; its content is undefined.
@@ -46,13 +52,28 @@ func (a *acts) resize(d dims, n int) {
 	a.x1 = resize(a.x1, n*d.hidden)
 	a.inv2 = resize(a.inv2, n)
 	a.xn2 = resize(a.xn2, n*d.hidden)
-	a.gu = resize(a.gu, n*2*d.inter)
-	a.act = resize(a.act, n*d.inter)
+	a.gu = resize(a.gu, n*2*d.mlp)
+	a.act = resize(a.act, n*d.mlp)
+	if d.qkNorm {
+		a.qk = resize(a.qk, n*(d.q+d.kv))
+		a.qkInv = resize(a.qkInv, n*(d.heads+d.kvHeads))
+	}
+	if d.sandwich {
+		a.o, a.inv3 = resize(a.o, n*d.hidden), resize(a.inv3, n)
+		a.m, a.inv4 = resize(a.m, n*d.hidden), resize(a.inv4, n)
+	}
 }
 
 // bytesPerRow is the size of acts for one row, lse included.
 func (d dims) bytesPerRow() int64 {
-	return 4 * int64(4*d.hidden+d.qkv+d.q+3*d.inter+2+d.heads)
+	n := 4*d.hidden + d.qkv + d.q + 3*d.mlp + 2 + d.heads
+	if d.qkNorm {
+		n += d.q + d.kv + d.heads + d.kvHeads
+	}
+	if d.sandwich {
+		n += 2*d.hidden + 2
+	}
+	return 4 * int64(n+d.experts+4*d.chosen)
 }
 
 // rowGrain is the least number of rows worth a goroutine in elementwise loops
@@ -64,24 +85,44 @@ func (n *net) embedRows(ex *exec, x []float32, tokens []int32) {
 	h := n.hidden
 	ex.pool.Rows(len(tokens), rowGrain(h), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			copy(x[i*h:(i+1)*h], n.embed[int(tokens[i])*h:])
+			row := x[i*h : (i+1)*h]
+			copy(row, n.embed[int(tokens[i])*h:])
+			if n.embedScale != 1 {
+				f32.Scale(row, n.embedScale)
+			}
 		}
 	})
 }
 
-// project computes y = xW^T + B(scale*Ax), columns [0, out) of y; ad may be
-// nil.
-func (ex *exec) project(y []float32, x []float32, lin linear, ad *loraLinear, scale float32, rows int) {
+// multiply computes y = xW^T + bias.
+func (ex *exec) multiply(y, x []float32, lin linear, rows int) {
 	in := f32.A{Data: x, RowStride: lin.in, ColStride: 1}
-	f32.Gemm(ex.pool, rows, lin.out, lin.in, in, lin.panels(), y, lin.out, false)
-	if ad == nil {
+	f32.Gemm(ex.pool, rows, lin.out, lin.in, in, lin.w.B(), y, lin.out, false)
+	if lin.bias == nil {
 		return
 	}
-	u := ex.down(x, ad, scale, rows)
-	rank := ad.width / len(ad.parts)
-	for i, p := range ad.parts {
-		f32.Gemm(ex.pool, rows, p.out, rank, f32.A{Data: u[i*rank:], RowStride: ad.width, ColStride: 1},
-			f32.Packed(p.b, rank), y[p.at:], lin.out, true)
+	ex.pool.Rows(rows, rowGrain(lin.out), func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			f32.Add(y[i*lin.out:(i+1)*lin.out], lin.bias)
+		}
+	})
+}
+
+// project is multiply plus each share's adapter, B(scale*Ax), of a layer's
+// fused projection.
+func (ex *exec) project(y, x []float32, lin linear, shares []share, l, fused, rows int) {
+	ex.multiply(y, x, lin, rows)
+	for _, s := range shares {
+		ad := s.ad.at(l, fused)
+		if ad == nil {
+			continue
+		}
+		out := y[s.row*lin.out:]
+		u := ex.down(x[s.row*lin.in:], ad, s.ad.scale, s.rows)
+		for i, p := range ad.parts {
+			f32.Gemm(ex.pool, s.rows, p.out, s.ad.rank, f32.A{Data: u[i*s.ad.rank:], RowStride: ad.width, ColStride: 1},
+				f32.Packed(p.b, s.ad.rank), out[p.at:], lin.out, true)
+		}
 	}
 }
 
@@ -93,18 +134,13 @@ func (ex *exec) down(x []float32, ad *loraLinear, scale float32, rows int) []flo
 	return ex.u
 }
 
-// rmsNorm computes y = x/rms(x)*w (Zhang & Sennrich 2019, arXiv:1910.07467,
-// equation 4, with eps under the root) and the reciprocal roots.
+// rmsNorm computes y = x/rms(x)*w and the reciprocal roots. y may be x.
 func (ex *exec) rmsNorm(y, inv, x, w []float32, eps float32, rows int) {
 	h := len(w)
 	ex.pool.Rows(rows, rowGrain(h), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			xi, yi := x[i*h:(i+1)*h], y[i*h:(i+1)*h]
-			square := f32.Dot(xi, xi)
-			if square > math.MaxFloat32 {
-				square = float32(math.NaN()) // an overflow must not pass as a row of zeros
-			}
-			r := 1 / float32(math.Sqrt(float64(square/float32(h)+eps)))
+			r := rmsScale(xi, eps)
 			inv[i] = r
 			for j, v := range xi {
 				yi[j] = v * r * w[j]
@@ -113,57 +149,89 @@ func (ex *exec) rmsNorm(y, inv, x, w []float32, eps float32, rows int) {
 	})
 }
 
-// rotate applies rope to the query and key heads of qkv [N, Q+2KV]; angles is
-// [N, D].
-func (n *net) rotate(ex *exec, qkv, angles []float32, rows int, inverse bool) {
+// headNorm is the norm of a head of q or k, nil for none.
+func (n *net) headNorm(l, head int) []float32 {
+	if head < n.heads {
+		return n.layers[l].qNorm
+	}
+	return n.layers[l].kNorm
+}
+
+// positions norms the query and key heads of a.qkv where the model does, and
+// applies the layer's rope; angles is [N, ropes.width].
+func (n *net) positions(ex *exec, l int, a *acts, angles []float32, rows int) {
+	rope, heads, d := n.layers[l].rope, n.heads+n.kvHeads, n.headDim
 	ex.pool.Rows(rows, rowGrain(n.qkv), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			row, ang := qkv[i*n.qkv:], angles[i*n.headDim:(i+1)*n.headDim]
-			for h := range n.heads + n.kvHeads {
-				n.rope.apply(row[h*n.headDim:(h+1)*n.headDim], ang, inverse)
+			row := a.qkv[i*n.qkv:][:heads*d]
+			if n.qkNorm {
+				copy(a.qk[i*heads*d:], row)
+				for h := range heads {
+					x := row[h*d : (h+1)*d]
+					r := rmsScale(x, n.eps)
+					a.qkInv[i*heads+h] = r
+					for j, w := range n.headNorm(l, h) {
+						x[j] = x[j] * r * w
+					}
+				}
+			}
+			if rope != nil {
+				rope.rotate(row, angles[i*n.ropes.width+rope.at:], heads, d, false)
 			}
 		}
 	})
 }
 
-// siluMul computes act = silu(gate)*up; gu is [N, 2F], act [N, F].
-func siluMul(ex *exec, act, gu []float32, inter, rows int) {
-	ex.pool.Rows(rows, rowGrain(4*inter), func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			a := act[i*inter : (i+1)*inter]
-			gate, up := gu[2*i*inter:(2*i+1)*inter], gu[(2*i+1)*inter:(2*i+2)*inter]
-			copy(a, gate)
-			f32.Exp(a, -1, 0)
-			for j, g := range gate {
-				a[j] = g / (1 + a[j]) * up[j]
-			}
-		}
-	})
-}
-
-// qkvRows computes normed inputs and rotated projections of layer l from a.x.
-func (n *net) qkvRows(ex *exec, l int, ad *lora, a *acts, angles []float32, rows int) {
+// qkvRows computes normed inputs, queries, keys and values of layer l from a.x.
+func (n *net) qkvRows(ex *exec, l int, shares []share, a *acts, angles []float32, rows int) {
 	w := &n.layers[l]
 	ex.rmsNorm(a.xn, a.inv1, a.x, w.inNorm, n.eps, rows)
-	ex.project(a.qkv, a.xn, w.qkv, ad.at(l, fusedQKV), ad.scaling(), rows)
-	n.rotate(ex, a.qkv, angles, rows, false)
+	ex.project(a.qkv, a.xn, w.qkv, shares, l, fusedQKV, rows)
+	n.positions(ex, l, a, angles, rows)
 }
 
 // midRows computes the residual after attention and the gated activations, all
 // that a backward pass needs, from a.x and a.att.
-func (n *net) midRows(ex *exec, l int, ad *lora, a *acts, rows int) {
+func (n *net) midRows(ex *exec, l int, shares []share, a *acts, rows int) {
 	w := &n.layers[l]
-	ex.project(a.x1, a.att, w.o, ad.at(l, fusedO), ad.scaling(), rows)
+	if w.attnNorm == nil {
+		ex.project(a.x1, a.att, w.o, shares, l, fusedO, rows)
+	} else {
+		ex.project(a.o, a.att, w.o, shares, l, fusedO, rows)
+		ex.rmsNorm(a.x1, a.inv3, a.o, w.attnNorm, n.eps, rows)
+	}
 	f32.Add(a.x1, a.x)
 	ex.rmsNorm(a.xn2, a.inv2, a.x1, w.postNorm, n.eps, rows)
-	ex.project(a.gu, a.xn2, w.gateUp, ad.at(l, fusedGateUp), ad.scaling(), rows)
-	siluMul(ex, a.act, a.gu, n.inter, rows)
+	if w.moe != nil {
+		n.expertRows(ex, w.moe, a, rows)
+	} else {
+		ex.project(a.gu, a.xn2, w.dense.gateUp, shares, l, fusedGateUp, rows)
+		n.gate.forward(ex, a.act, a.gu, w.dense.inner(), rows)
+	}
+	if w.mlpNorm != nil {
+		n.mlpRows(ex, l, shares, a, a.m, rows)
+	}
 }
 
-// outRows computes the layer's output into out [N, H], which may be a.x.
-func (n *net) outRows(ex *exec, l int, ad *lora, a *acts, out []float32, rows int) {
+// mlpRows computes the MLP's output y [N, H] from its activations.
+func (n *net) mlpRows(ex *exec, l int, shares []share, a *acts, y []float32, rows int) {
+	w := &n.layers[l]
+	if w.moe != nil {
+		n.mixRows(ex, w.moe, a, y, rows)
+		return
+	}
+	ex.project(y, a.act, w.dense.down, shares, l, fusedDown, rows)
+}
+
+// outRows computes the layer's output into out [N, H], which may be a.x, after
+// midRows.
+func (n *net) outRows(ex *exec, l int, shares []share, a *acts, out []float32, rows int) {
 	ex.y = resize(ex.y, rows*n.hidden)
-	ex.project(ex.y, a.act, n.layers[l].down, ad.at(l, fusedDown), ad.scaling(), rows)
+	if norm := n.layers[l].mlpNorm; norm != nil {
+		ex.rmsNorm(ex.y, a.inv4, a.m, norm, n.eps, rows)
+	} else {
+		n.mlpRows(ex, l, shares, a, ex.y, rows)
+	}
 	ex.pool.Rows(rows*n.hidden, 1<<14, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			out[i] = a.x1[i] + ex.y[i]

@@ -1,7 +1,6 @@
 package gobackend
 
 import (
-	"context"
 	"encoding/json"
 	"math"
 	"os"
@@ -155,14 +154,12 @@ func goldenLoRA(t testing.TB, m *model.Model) *model.Adapter {
 // logitsAfter prefills ids but the last and returns the logits after the last.
 func logitsAfter(t testing.TB, b *backend, a *model.Adapter, ids []int32) []float32 {
 	t.Helper()
-	dec, err := b.NewDecoder(model.DecoderConfig{Slots: 1, MaxLen: len(ids) + 1})
-	require.NoError(t, err)
-	require.NoError(t, dec.SetAdapter(1, a))
+	dec := newDecoder(t, b, 1, len(ids)+1, a)
 	n := len(ids) - 1
-	require.NoError(t, dec.Prefill(context.Background(), []model.PrefillRow{{Slot: 0, Tokens: ids[:n]}}))
-	_, err = dec.Decode(context.Background(), []model.DecodeRow{{Slot: 0, Last: ids[n], MaxNew: 1}}, 1)
+	require.NoError(t, dec.Prefill(ctx, []model.PrefillRow{{Adapter: place(a), Tokens: ids[:n]}}))
+	_, err := dec.Decode(ctx, []model.DecodeRow{{Adapter: place(a), Last: ids[n], MaxNew: 1}}, 1)
 	require.NoError(t, err)
-	return dec.(*decoder).lanes[0].logits
+	return dec.lanes[0].logits
 }
 
 func TestGoldenLogits(t *testing.T) {
@@ -191,8 +188,8 @@ func TestGoldenGreedy(t *testing.T) {
 		if slot == 1 {
 			require.NoError(t, dec.SetAdapter(1, goldenLoRA(t, m)))
 		}
-		require.NoError(t, dec.Prefill(context.Background(), []model.PrefillRow{{Slot: slot, Tokens: ids[:len(ids)-1]}}))
-		out, err := dec.Decode(context.Background(), []model.DecodeRow{{Slot: slot, Last: ids[len(ids)-1], MaxNew: 12}}, 12)
+		require.NoError(t, dec.Prefill(ctx, []model.PrefillRow{{Slot: slot, Adapter: slot, Tokens: ids[:len(ids)-1]}}))
+		out, err := dec.Decode(ctx, []model.DecodeRow{{Slot: slot, Adapter: slot, Last: ids[len(ids)-1], MaxNew: 12}}, 12)
 		require.NoError(t, err)
 		require.Equal(t, want, out[0].IDs)
 		require.False(t, out[0].Stopped)
@@ -217,13 +214,13 @@ func TestGoldenFullGradient(t *testing.T) {
 		flat, err := m.Weights.Flatten(m.Config)
 		require.NoError(t, err)
 		require.NoError(t, tr.SetParams(flat))
-		s, err := tr.Forward(context.Background(), c.groups(), 0.9)
+		s, err := tr.Forward(ctx, c.groups(), 0.9)
 		require.NoError(t, err)
 		requireClose(t, c.labelled(c.LogProbs), s.LogProbs, 5e-6, "log_probs")
 		requireClose(t, c.labelled(c.Entropy), s.Entropy, 5e-6, "entropy")
 		loss, dlp, dent := goldenLoss(s, 0.01)
 		require.InDelta(t, c.Loss, loss, 2e-6)
-		require.NoError(t, tr.Backward(context.Background(), dlp, dent))
+		require.NoError(t, tr.Backward(ctx, dlp, dent))
 		requireGradient(t, tr.Layout(), "grads.safetensors", "", tr.Grad(), 1e-5)
 		require.NoError(t, tr.Close())
 	}
@@ -236,11 +233,11 @@ func TestGoldenLoRAGradient(t *testing.T) {
 		tr, err := newBackend(t, m, opts).NewTrainer(model.TrainerConfig{LoRA: ad.LoRA})
 		require.NoError(t, err)
 		require.NoError(t, tr.SetParams(ad.Params))
-		s, err := tr.Forward(context.Background(), c.groups(), 1)
+		s, err := tr.Forward(ctx, c.groups(), 1)
 		require.NoError(t, err)
 		loss, dlp, _ := goldenLoss(s, 0)
 		require.InDelta(t, c.LoRA.Loss, loss, 2e-6)
-		require.NoError(t, tr.Backward(context.Background(), dlp, nil))
+		require.NoError(t, tr.Backward(ctx, dlp, nil))
 		requireGradient(t, tr.Layout(), "lora.safetensors", "g.", tr.Grad(), 1e-5)
 	}
 }

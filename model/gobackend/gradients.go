@@ -1,8 +1,6 @@
 package gobackend
 
 import (
-	"strings"
-
 	"github.com/skein-rl/skein/model"
 )
 
@@ -14,53 +12,81 @@ type gradients struct {
 	full   *fullGradients // nil for LoRA
 }
 
-// fullGradients are windows of the flat vector. Projections that are fused in
-// the forward pass are neighbours in model.FullLayout, so their gradients are
-// one window.
+// fullGradients are windows of the flat vector, nil where the model has no such
+// tensor.
 type fullGradients struct {
 	embed, norm, head []float32 // head is embed when tied
 	layers            []layerGradients
 }
 
 type layerGradients struct {
-	inNorm, qkv, o, postNorm, gateUp, down []float32
+	inNorm, attnNorm, postNorm, mlpNorm []float32
+	qNorm, kNorm                        []float32
+	qkv, o, gateUp, down, router        []gradPart
+	experts                             []expertGradients
 }
 
-func newFullGradients(c model.Config, flat []float32, layout model.Layout) *fullGradients {
-	window := func(name string, parts int) []float32 {
-		for i, p := range layout {
-			if p.Name == name {
-				last := layout[i+parts-1]
-				return flat[p.Offset : last.Offset+last.Len()]
+type expertGradients struct{ gateUp, down []gradPart }
+
+// gradPart is the gradient of one matrix of a fused projection: `out` rows from
+// row `at` on.
+type gradPart struct {
+	at, out int
+	w, bias []float32 // [out, in], [out] or nil
+}
+
+// parts lists the matrices [*, in] of a fused projection.
+func parts(in int, ws ...[]float32) []gradPart {
+	var out []gradPart
+	at := 0
+	for _, w := range ws {
+		out = append(out, gradPart{at: at, out: len(w) / in, w: w})
+		at += len(w) / in
+	}
+	return out
+}
+
+// newFullGradients sees the flat vector as weights.
+func newFullGradients(c model.Config, flat []float32) (*fullGradients, error) {
+	w, err := model.UnflattenWeights(c, flat)
+	if err != nil {
+		return nil, err
+	}
+	g := &fullGradients{embed: w.Embed, norm: w.Norm, head: w.Head}
+	d := newDims(c)
+	for i := range w.Layers {
+		l := &w.Layers[i]
+		lg := layerGradients{
+			inNorm: l.InputNorm, attnNorm: l.AttnOutNorm, postNorm: l.PostNorm, mlpNorm: l.MLPOutNorm,
+			qNorm: l.QNorm, kNorm: l.KNorm, o: parts(d.q, l.O),
+		}
+		lg.o[0].bias = l.OBias
+		if c.FusedProjections {
+			lg.qkv = parts(d.hidden, l.QKV)
+		} else {
+			lg.qkv = parts(d.hidden, l.Q, l.K, l.V)
+			lg.qkv[0].bias, lg.qkv[1].bias, lg.qkv[2].bias = l.QBias, l.KBias, l.VBias
+		}
+		switch {
+		case c.MoE(i):
+			lg.router = parts(d.hidden, l.Router)
+			for _, x := range l.Experts {
+				lg.experts = append(lg.experts, expertGradients{parts(d.hidden, x.Gate, x.Up), parts(c.ExpertSize, x.Down)})
 			}
+		case c.FusedProjections:
+			lg.gateUp, lg.down = parts(d.hidden, l.GateUp), parts(c.IntermediateSize, l.Down)
+		default:
+			lg.gateUp, lg.down = parts(d.hidden, l.Gate, l.Up), parts(c.IntermediateSize, l.Down)
 		}
-		return nil
+		g.layers = append(g.layers, lg)
 	}
-	g := &fullGradients{
-		embed: window("model.embed_tokens.weight", 1),
-		norm:  window("model.norm.weight", 1),
-		head:  window("lm_head.weight", 1),
-	}
-	if c.TieWordEmbeddings {
-		g.head = g.embed
-	}
-	for _, p := range layout {
-		pre, ok := strings.CutSuffix(p.Name, "input_layernorm.weight")
-		if !ok {
-			continue
-		}
-		g.layers = append(g.layers, layerGradients{
-			inNorm: window(p.Name, 1), qkv: window(pre+"self_attn.q_proj.weight", 3), o: window(pre+"self_attn.o_proj.weight", 1),
-			postNorm: window(pre+"post_attention_layernorm.weight", 1), gateUp: window(pre+"mlp.gate_proj.weight", 2), down: window(pre+"mlp.down_proj.weight", 1),
-		})
-	}
-	return g
+	return g, nil
 }
 
 // layer gives the windows of one layer; nil fields when not training them.
-func (g *gradients) layer(l int) layerGradients {
+func (g *gradients) layer(l int) *layerGradients {
 	if g.full == nil {
-		return layerGradients{}
+		return &layerGradients{}
 	}
-	return g.full.layers[l]
+	return &g.full.layers[l]
 }

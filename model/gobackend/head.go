@@ -21,6 +21,16 @@ type headState struct {
 	panels      []float32 // a block of the head as B operand [headVocab, H]
 }
 
+// logits computes the logits [rows, V] of normed rows, soft-capped where the
+// model does.
+func (n *net) logits(ex *exec, z, hn []float32, rows int) {
+	ex.multiply(z, hn, n.head, rows)
+	if n.logitCap == 0 {
+		return
+	}
+	ex.pool.Rows(rows*n.vocab, 1<<12, func(lo, hi int) { softcap(z[lo:hi], 1, n.logitCap) })
+}
+
 // forwardHead scores the batch: z = logits/T, logp = z_target - logsumexp(z),
 // entropy = logsumexp(z) - sum softmax(z) z.
 func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, s *headState) {
@@ -35,7 +45,7 @@ func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, 
 	s.logits = resize(s.logits, min(rows, headRows)*n.vocab)
 	for lo := 0; lo < rows; lo += headRows {
 		m := min(headRows, rows-lo)
-		ex.project(s.logits, s.hn[lo*n.hidden:], n.head, nil, 0, m)
+		n.logits(ex, s.logits, s.hn[lo*n.hidden:], m)
 		ex.pool.For(m, func(i int) {
 			s.logp[lo+i], s.ent[lo+i] = scoreRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), temperature)
 		})
@@ -68,23 +78,25 @@ func scoreRow(z []float32, target int, temperature float64) (logp, entropy float
 // full training the head's gradient. With p = softmax(z), z = logits/T:
 //
 //	dlogits = (dlogp (onehot - p) - dent p (log p + entropy)) / T
+//
+// times the slope of the soft cap, if any.
 func (n *net) backwardHead(ex *exec, b *batch, s *headState, dlogp, dent []float32, dHead []float32) {
 	rows := len(b.rows)
 	s.dhn = resize(s.dhn, rows*n.hidden)
 	s.panels = resize(s.panels, f32.PackedLen(min(n.vocab, headVocab), n.hidden))
 	for lo := 0; lo < rows; lo += headRows {
 		m := min(headRows, rows-lo)
-		ex.project(s.logits, s.hn[lo*n.hidden:], n.head, nil, 0, m)
+		n.logits(ex, s.logits, s.hn[lo*n.hidden:], m)
 		ex.pool.For(m, func(i int) {
 			var de float32
 			if dent != nil {
 				de = dent[lo+i]
 			}
-			gradRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), s.temperature, s.ent[lo+i], dlogp[lo+i], de)
+			gradRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), s.temperature, n.logitCap, s.ent[lo+i], dlogp[lo+i], de)
 		})
 		for v := 0; v < n.vocab; v += headVocab {
 			k := min(headVocab, n.vocab-v)
-			f32.Transpose(ex.pool, s.panels, n.head.w[v*n.hidden:], n.hidden, k)
+			n.head.w.Transpose(ex.pool, s.panels, v, k)
 			f32.Gemm(ex.pool, m, n.hidden, k, f32.A{Data: s.logits[v:], RowStride: n.vocab, ColStride: 1},
 				f32.Packed(s.panels, k), s.dhn[lo*n.hidden:], n.hidden, v > 0)
 		}
@@ -94,13 +106,18 @@ func (n *net) backwardHead(ex *exec, b *batch, s *headState, dlogp, dent []float
 	}
 }
 
-// gradRow replaces logits by the gradient with respect to them.
-func gradRow(z []float32, target int, temperature float64, entropy, dlogp, dent float32) {
+// gradRow replaces logits by the gradient with respect to them, before the soft
+// cap (0 = none).
+func gradRow(z []float32, target int, temperature float64, limit, entropy, dlogp, dent float32) {
 	if dlogp == 0 && dent == 0 {
 		clear(z)
 		return
 	}
 	inv := float32(1 / temperature)
+	hot := inv * dlogp // the one-hot part
+	if limit > 0 {
+		hot *= softcapSlope(z[target], limit)
+	}
 	top := f32.Max(z) * inv
 	var terms [256]float32
 	var sum float64
@@ -117,8 +134,12 @@ func gradRow(z []float32, target int, temperature float64, entropy, dlogp, dent 
 		f32.Exp(p, inv, -lse)
 		for i, v := range p {
 			logp := block[i]*inv - lse
-			block[i] = -inv * v * (dlogp + dent*(logp+entropy))
+			g := -inv * v * (dlogp + dent*(logp+entropy))
+			if limit > 0 {
+				g *= softcapSlope(block[i], limit)
+			}
+			block[i] = g
 		}
 	}
-	z[target] += inv * dlogp
+	z[target] += hot
 }

@@ -1,8 +1,6 @@
 package gobackend
 
 import (
-	"math"
-
 	"github.com/skein-rl/skein/model/internal/f32"
 )
 
@@ -22,6 +20,7 @@ type headKV struct {
 	dKeys      []float32 // rows [cap][D padded]
 	dValues    []float32
 	p, dp      []float32 // [queryBlock, cap] probabilities, their gradient
+	slope      []float32 // [cap] derivatives of the soft cap
 	qRows, dos []float32 // rows [queryBlock][D padded]
 }
 
@@ -55,7 +54,7 @@ func (kv *headKV) load(d dims, head int, qkv []float32, r run, pos int, backward
 }
 
 // attendGroups computes a.qkv -> a.att and a.lse for a packed batch.
-func (d dims) attendGroups(ex *exec, b *batch, a *acts) {
+func (d dims) attendGroups(ex *exec, b *batch, window int, a *acts) {
 	a.lse = resize(a.lse, len(b.tokens)*d.heads)
 	ex.pool.For(len(b.groups)*d.kvHeads, func(t int) {
 		g, head := b.groups[t/d.kvHeads], t%d.kvHeads
@@ -64,7 +63,7 @@ func (d dims) attendGroups(ex *exec, b *batch, a *acts) {
 		kv.reset(d, g.longest(), false)
 		for _, s := range g.sequences() {
 			kv.load(d, head, a.qkv, s.run, s.pos, false)
-			d.attendRun(kv, head, s, a)
+			d.attendRun(kv, head, s, window, a)
 		}
 	})
 }
@@ -86,14 +85,14 @@ func (g packedGroup) sequences() []sequence {
 	return out
 }
 
-func (d dims) attendRun(kv *headKV, head int, s sequence, a *acts) {
+func (d dims) attendRun(kv *headKV, head int, s sequence, window int, a *acts) {
 	keys := f32.Packed(kv.keys, d.headDim)
 	values := f32.B{Data: kv.values, PanelStride: f32.PanelWidth, RowStride: d.hdPad}
 	for lo := 0; lo < s.n; lo += queryBlock {
 		rows, first := min(queryBlock, s.n-lo), s.row+lo
 		for h := head * d.group; h < (head+1)*d.group; h++ {
 			at := h * d.headDim
-			d.attend(&kv.p, a.qkv[first*d.qkv+at:], d.qkv, keys, values, rows, s.pos+lo, 1,
+			d.attend(&kv.p, a.qkv[first*d.qkv+at:], d.qkv, keys, values, rows, s.pos+lo, 1, window,
 				a.att[first*d.q+at:], d.q, a.lse[first*d.heads+h:])
 		}
 	}
@@ -103,7 +102,9 @@ func (d dims) attendRun(kv *headKV, head int, s sequence, a *acts) {
 // With P the probabilities, O the output and s the score scale:
 //
 //	dP = dO V^T,  dS = s P (dP - rowsum(dO O)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
-func (d dims) attendGroupsBackward(ex *exec, b *batch, a *acts, datt, dqkv []float32) {
+//
+// where a soft cap multiplies dS by its slope.
+func (d dims) attendGroupsBackward(ex *exec, b *batch, window int, a *acts, datt, dqkv []float32) {
 	ex.pool.For(len(b.groups)*d.kvHeads, func(t int) {
 		g, head := b.groups[t/d.kvHeads], t%d.kvHeads
 		kv := kvBuffers.Get().(*headKV)
@@ -112,7 +113,7 @@ func (d dims) attendGroupsBackward(ex *exec, b *batch, a *acts, datt, dqkv []flo
 		seqs := g.sequences()
 		for i, s := range seqs {
 			kv.load(d, head, a.qkv, s.run, s.pos, true)
-			d.attendRunBackward(kv, head, s, a, datt, dqkv)
+			d.attendRunBackward(kv, head, s, window, a, datt, dqkv)
 			if i > 0 { // a member's own keys and values are done; the prompt's collect from all
 				kv.flush(d, head, s, dqkv)
 			}
@@ -133,41 +134,56 @@ func (kv *headKV) flush(d dims, head int, s sequence, dqkv []float32) {
 	}
 }
 
-func (d dims) attendRunBackward(kv *headKV, head int, s sequence, a *acts, datt, dqkv []float32) {
+func (d dims) attendRunBackward(kv *headKV, head int, s sequence, window int, a *acts, datt, dqkv []float32) {
 	rowsB := func(data []float32) f32.B {
 		return f32.B{Data: data, PanelStride: f32.PanelWidth, RowStride: d.hdPad}
 	}
-	scale := d.scoreScale()
 	for lo := 0; lo < s.n; lo += queryBlock {
 		rows, first, pos := min(queryBlock, s.n-lo), s.row+lo, s.pos+lo
-		seen := pos + rows
+		from := firstPanel(pos, window)
+		seen := pos + rows - from // positions from `from` to the last query
 		ld := f32.Pad(seen)
 		kv.p, kv.dp = resize(kv.p, rows*ld), resize(kv.dp, rows*ld)
+		keys, vals := f32.Packed(kv.keys[from*d.headDim:], d.headDim), f32.Packed(kv.valPanels[from*d.headDim:], d.headDim)
 		for h := head * d.group; h < (head+1)*d.group; h++ {
 			at := h * d.headDim
 			q, do, out := a.qkv[first*d.qkv+at:], datt[first*d.q+at:], a.att[first*d.q+at:]
-			f32.Gemm(nil, rows, ld, d.headDim, f32.A{Data: q, RowStride: d.qkv, ColStride: 1}, f32.Packed(kv.keys, d.headDim), kv.p, ld, false)
-			f32.Gemm(nil, rows, ld, d.headDim, f32.A{Data: do, RowStride: d.q, ColStride: 1}, f32.Packed(kv.valPanels, d.headDim), kv.dp, ld, false)
+			f32.Gemm(nil, rows, ld, d.headDim, f32.A{Data: q, RowStride: d.qkv, ColStride: 1}, keys, kv.p, ld, false)
+			f32.Gemm(nil, rows, ld, d.headDim, f32.A{Data: do, RowStride: d.q, ColStride: 1}, vals, kv.dp, ld, false)
 			for i := range rows {
-				n := pos + i + 1
+				begin, end := firstSeen(pos+i, window)-from, pos+i+1-from
 				p, dp := kv.p[i*ld:i*ld+seen], kv.dp[i*ld:i*ld+seen]
-				f32.Exp(p[:n], scale, -a.lse[(first+i)*d.heads+h])
-				clear(p[n:])
 				doRow := do[i*d.q : i*d.q+d.headDim]
 				delta := f32.Dot(doRow, out[i*d.q:i*d.q+d.headDim])
-				for j, v := range p[:n] {
-					dp[j] = scale * v * (dp[j] - delta)
+				kv.scoreGradient(d, p[begin:end], dp[begin:end], a.lse[(first+i)*d.heads+h], delta)
+				for _, row := range [][]float32{p, dp} {
+					clear(row[:begin])
+					clear(row[end:])
 				}
-				clear(dp[n:])
 				copy(kv.qRows[i*d.hdPad:], q[i*d.qkv:i*d.qkv+d.headDim])
 				copy(kv.dos[i*d.hdPad:], doRow)
 			}
-			f32.Gemm(nil, rows, d.headDim, seen, f32.A{Data: kv.dp, RowStride: ld, ColStride: 1}, rowsB(kv.keyRows), dqkv[first*d.qkv+at:], d.qkv, false)
-			f32.Gemm(nil, seen, d.headDim, rows, f32.A{Data: kv.dp, RowStride: 1, ColStride: ld}, rowsB(kv.qRows), kv.dKeys, d.hdPad, true)
-			f32.Gemm(nil, seen, d.headDim, rows, f32.A{Data: kv.p, RowStride: 1, ColStride: ld}, rowsB(kv.dos), kv.dValues, d.hdPad, true)
+			f32.Gemm(nil, rows, d.headDim, seen, f32.A{Data: kv.dp, RowStride: ld, ColStride: 1}, rowsB(kv.keyRows[from*d.hdPad:]), dqkv[first*d.qkv+at:], d.qkv, false)
+			f32.Gemm(nil, seen, d.headDim, rows, f32.A{Data: kv.dp, RowStride: 1, ColStride: ld}, rowsB(kv.qRows), kv.dKeys[from*d.hdPad:], d.hdPad, true)
+			f32.Gemm(nil, seen, d.headDim, rows, f32.A{Data: kv.p, RowStride: 1, ColStride: ld}, rowsB(kv.dos), kv.dValues[from*d.hdPad:], d.hdPad, true)
 		}
 	}
 }
 
-// logSumExp joins what softmaxTerms returned.
-func logSumExp(top, sum float32) float32 { return top + float32(math.Log(float64(sum))) }
+// scoreGradient turns products q.k into probabilities (p) and the gradient of
+// the probabilities into that of the products (dp).
+func (kv *headKV) scoreGradient(d dims, p, dp []float32, lse, delta float32) {
+	if d.attnCap == 0 {
+		f32.Exp(p, d.scale, -lse)
+		for j, v := range p {
+			dp[j] = d.scale * v * (dp[j] - delta)
+		}
+		return
+	}
+	softcap(p, d.scale, d.attnCap)
+	kv.slope = append(kv.slope[:0], p...)
+	f32.Exp(p, 1, -lse)
+	for j, v := range p {
+		dp[j] = d.scale * softcapSlope(kv.slope[j], d.attnCap) * v * (dp[j] - delta)
+	}
+}

@@ -51,7 +51,11 @@ func (b *backend) NewTrainer(cfg model.TrainerConfig) (model.Trainer, error) {
 	}
 	t.grads.flat = make([]float32, t.grads.layout.Size())
 	if cfg.Full {
-		t.grads.full = newFullGradients(b.m.Config, t.grads.flat, t.grads.layout)
+		full, err := newFullGradients(b.m.Config, t.grads.flat)
+		if err != nil {
+			return nil, fmt.Errorf("gobackend: trainer: %w", err)
+		}
+		t.grads.full = full
 	}
 	return t, nil
 }
@@ -202,10 +206,11 @@ func (r forwardRun) layers(ctx context.Context) ([]float32, error) {
 	if rows == 0 { // nothing is trained
 		return nil, nil
 	}
-	*r.angles = resize(*r.angles, rows*n.headDim)
+	*r.angles = resize(*r.angles, rows*n.ropes.width)
 	for i, pos := range r.batch.pos {
-		n.rope.angles((*r.angles)[i*n.headDim:], pos)
+		n.ropes.angles((*r.angles)[i*n.ropes.width:], pos)
 	}
+	all := []share{{r.ad, 0, rows}}
 	x := make([]float32, rows*n.hidden)
 	n.embedRows(r.ex, x, r.batch.tokens)
 	for l := range n.layers {
@@ -216,16 +221,18 @@ func (r forwardRun) layers(ctx context.Context) ([]float32, error) {
 		a.resize(n.dims, rows)
 		copy(a.x, x)
 		n.fill(r.ex, r.batch, l, r.ad, a, *r.angles)
-		n.outRows(r.ex, l, r.ad, a, x, rows)
+		n.outRows(r.ex, l, all, a, x, rows)
 	}
 	return x, nil
 }
 
 // fill computes all activations of layer l from a.x.
 func (n *net) fill(ex *exec, b *batch, l int, ad *lora, a *acts, angles []float32) {
-	n.qkvRows(ex, l, ad, a, angles, len(b.tokens))
-	n.attendGroups(ex, b, a)
-	n.midRows(ex, l, ad, a, len(b.tokens))
+	rows := len(b.tokens)
+	all := []share{{ad, 0, rows}}
+	n.qkvRows(ex, l, all, a, angles, rows)
+	n.attendGroups(ex, b, n.layers[l].window, a)
+	n.midRows(ex, l, all, a, rows)
 }
 
 // checkScores reports the first scored token whose score is not finite, and
@@ -307,7 +314,9 @@ func (t *trainer) backward(ctx context.Context, dLogProbs, dEntropy []float32) e
 	}
 	if t.grads.full != nil {
 		for i, id := range b.tokens {
-			f32.Add(t.grads.full.embed[int(id)*n.hidden:(int(id)+1)*n.hidden], bs.dx[i*n.hidden:(i+1)*n.hidden])
+			dx := bs.dx[i*n.hidden : (i+1)*n.hidden]
+			f32.Scale(dx, n.embedScale)
+			f32.Add(t.grads.full.embed[int(id)*n.hidden:(int(id)+1)*n.hidden], dx)
 		}
 	}
 	return t.checkFinite("gradient", t.grads.flat)

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/model/sample"
 )
 
 var ctx = context.Background()
@@ -272,6 +273,7 @@ func TestOverflowIsNamed(t *testing.T) {
 	require.NoError(t, err)
 	outs, err := dec.Decode(ctx, []model.DecodeRow{{Slot: 2, Last: 1, MaxNew: 1}}, 1)
 	require.NoError(t, err)
+	require.ErrorIs(t, outs[0].Err, sample.ErrNonFinite)
 	require.ErrorContains(t, outs[0].Err, "row 0, slot 2, position 1")
 
 	m.Weights.Layers[2].Up[7] = float32(math.Inf(-1))
