@@ -1,5 +1,5 @@
 // Package f32 holds the float32 arithmetic of the pure-Go backend: matrix
-// products, the exponential and a fork-join helper.
+// products, the exponential and other vector loops, and a fork-join helper.
 //
 // # Invariant
 //
@@ -15,7 +15,8 @@
 // sum separately where the Go compiler does not fuse them.
 //
 // The right-hand side of a product is stored in panels of PanelWidth columns
-// (see B), which is also how the backend keeps weights and key caches.
+// (see B), which is also how the backend keeps weights and key caches. Weights
+// that 16 bits hold exactly are kept in 16 bits (see Matrix).
 package f32
 
 //go:generate go run gen/main.go

@@ -96,3 +96,50 @@ func expVector(x *float32, n int, table *[14][16]float32) {
 		exp256(x, n, table)
 	}
 }
+
+func sumKernel(acc *[16]float32, x []float32) {
+	switch {
+	case len(x) == 0:
+	case active == avx512:
+		sum512(acc, &x[0], len(x))
+	case active == avx2:
+		sum256(acc, &x[0], len(x))
+	default:
+		sumPortable(acc, x)
+	}
+}
+
+func maxKernel(acc *[16]float32, x []float32) {
+	switch {
+	case active == avx512:
+		max512(acc, &x[0], len(x))
+	case active == avx2:
+		max256(acc, &x[0], len(x))
+	default:
+		maxPortable(acc, x)
+	}
+}
+
+func siluKernel(e, gate, up []float32) {
+	switch {
+	case len(e) == 0:
+	case active == avx512:
+		silu512(&e[0], &gate[0], &up[0], len(e), 1)
+	case active == avx2:
+		silu256(&e[0], &gate[0], &up[0], len(e), 1)
+	default:
+		siluPortable(e, gate, up)
+	}
+}
+
+func addKernel(x, y []float32) {
+	switch {
+	case len(x) == 0:
+	case active == avx512:
+		add512(&x[0], &y[0], len(x))
+	case active == avx2:
+		add256(&x[0], &y[0], len(x))
+	default:
+		addPortable(x, y)
+	}
+}

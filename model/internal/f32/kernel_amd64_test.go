@@ -1,7 +1,9 @@
 package f32
 
 import (
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +38,47 @@ func TestKernelsAgree(t *testing.T) {
 		if best == avx512 {
 			require.Equal(t, results[avx2], results[avx512])
 			require.Equal(t, exps[avx2], exps[avx512])
+		}
+	}
+}
+
+// TestLoopsAgree compares the vector loops of every instruction set bit for
+// bit, and checks that they ignore what lies behind them.
+func TestLoopsAgree(t *testing.T) {
+	best := active
+	defer func() { active = best }()
+	r := rand.New(rand.NewPCG(11, 12))
+	for n := 1; n < 100; n++ {
+		x, y, z := random(r, n), random(r, n), random(r, n)
+		type result struct {
+			sum, max  float32
+			silu, add []float32
+		}
+		var first result
+		for l := portable; l <= best; l++ {
+			active = l
+			e, s := append([]float32(nil), x...), append([]float32(nil), x...)
+			Exp(e, 0, 0.5) // 1.6 everywhere
+			SiLUMul(e, y, z)
+			Add(s, y)
+			got := result{Sum(x), Max(x), e, s}
+			if l == portable {
+				first = got
+				require.Equal(t, slices.Max(x), got.max)
+				for i := range s {
+					require.Equal(t, x[i]+y[i], s[i])
+				}
+				continue
+			}
+			require.Equal(t, first.sum, got.sum)
+			require.Equal(t, first.max, got.max)
+			require.Equal(t, first.add, got.add)
+			require.InEpsilonSlice(t, first.silu, got.silu, 1e-6)
+		}
+		nan := append([]float32(nil), x...)
+		nan[n-1] = float32(math.NaN())
+		if n > 1 {
+			require.Equal(t, slices.Max(x[:n-1]), Max(nan))
 		}
 	}
 }

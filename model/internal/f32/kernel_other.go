@@ -11,3 +11,11 @@ func kernel(f Form, mr int, a *float32, rs, cs int, b unsafe.Pointer, bs int, c 
 }
 
 func expKernel(x []float32, scale, shift float32) { expPortable(x, scale, shift) }
+
+func sumKernel(acc *[16]float32, x []float32) { sumPortable(acc, x) }
+
+func maxKernel(acc *[16]float32, x []float32) { maxPortable(acc, x) }
+
+func siluKernel(e, gate, up []float32) { siluPortable(e, gate, up) }
+
+func addKernel(x, y []float32) { addPortable(x, y) }

@@ -60,7 +60,8 @@ func expPortable(x []float32, scale, shift float32) {
 	for i, v := range x {
 		t := v*scale + shift
 		if t < expMin {
-			t = expMin
+			x[i] = 0
+			continue
 		} else if t > expMax {
 			t = expMax
 		}
@@ -76,5 +77,37 @@ func expPortable(x []float32, scale, shift float32) {
 			p = math.Float32frombits(math.Float32bits(p) + uint32(int32(n))<<23)
 		}
 		x[i] = p
+	}
+}
+
+// The loops below take lengths that are multiples of 16.
+
+func sumPortable(acc *[16]float32, x []float32) {
+	for ; len(x) >= 16; x = x[16:] {
+		for i, v := range x[:16] {
+			acc[i] += v
+		}
+	}
+}
+
+func maxPortable(acc *[16]float32, x []float32) {
+	for ; len(x) >= 16; x = x[16:] {
+		for i, v := range x[:16] {
+			if v > acc[i] {
+				acc[i] = v
+			}
+		}
+	}
+}
+
+func siluPortable(e, gate, up []float32) {
+	for i, v := range e {
+		e[i] = gate[i] / (1 + v) * up[i]
+	}
+}
+
+func addPortable(x, y []float32) {
+	for i := range x {
+		x[i] += y[i]
 	}
 }

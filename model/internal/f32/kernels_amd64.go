@@ -125,6 +125,18 @@ func gemm512f1612(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *f
 //go:noescape
 func exp512(x *float32, n int, table *[14][16]float32)
 
+//go:noescape
+func sum512(acc *[16]float32, x *float32, n int)
+
+//go:noescape
+func max512(acc *[16]float32, x *float32, n int)
+
+//go:noescape
+func silu512(e, gate, up *float32, n int, one float32)
+
+//go:noescape
+func add512(x, y *float32, n int)
+
 type form256 int
 
 const (
@@ -208,6 +220,18 @@ func gemm256f166(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *fl
 
 //go:noescape
 func exp256(x *float32, n int, table *[14][16]float32)
+
+//go:noescape
+func sum256(acc *[16]float32, x *float32, n int)
+
+//go:noescape
+func max256(acc *[16]float32, x *float32, n int)
+
+//go:noescape
+func silu256(e, gate, up *float32, n int, one float32)
+
+//go:noescape
+func add256(x, y *float32, n int)
 
 // gemm512 calls the micro-kernel of a form and a height.
 func gemm512(f form512, mr int, a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int) {

@@ -3762,6 +3762,7 @@ loop:
 	VMOVUPS 0(BX), Z1
 	VMOVUPS 64(BX), Z2
 	VFMADD213PS Z2, Z1, Z0
+	VMOVAPS Z0, Z4
 	VMOVUPS 768(BX), Z1
 	VMAXPS Z0, Z1, Z0
 	VMOVUPS 832(BX), Z1
@@ -3782,8 +3783,79 @@ loop:
 	VCVTPS2DQ Z1, Z1
 	VPSLLD $23, Z1, Z1
 	VPADDD Z1, Z2, Z2
+	VCMPPS $5, 768(BX), Z4, K1
+	VMOVAPS.Z Z2, K1, Z2
 	VMOVUPS Z2, (AX)
 	ADDQ $64, AX
+	SUBQ $16, DX
+	JNZ loop
+	VZEROUPPER
+	RET
+
+// func sum512(acc *[16]float32, x *float32, n int)
+TEXT ·sum512(SB), NOSPLIT, $0-24
+	MOVQ acc+0(FP), BX
+	MOVQ x+8(FP), AX
+	MOVQ n+16(FP), DX
+	VMOVUPS 0(BX), Z0
+loop:
+	VMOVUPS 0(AX), Z1
+	VADDPS Z0, Z1, Z0
+	ADDQ $64, AX
+	SUBQ $16, DX
+	JNZ loop
+	VMOVUPS Z0, 0(BX)
+	VZEROUPPER
+	RET
+
+// func max512(acc *[16]float32, x *float32, n int)
+TEXT ·max512(SB), NOSPLIT, $0-24
+	MOVQ acc+0(FP), BX
+	MOVQ x+8(FP), AX
+	MOVQ n+16(FP), DX
+	VMOVUPS 0(BX), Z0
+loop:
+	VMOVUPS 0(AX), Z1
+	VMAXPS Z0, Z1, Z0
+	ADDQ $64, AX
+	SUBQ $16, DX
+	JNZ loop
+	VMOVUPS Z0, 0(BX)
+	VZEROUPPER
+	RET
+
+// func silu512(e, gate, up *float32, n int, one float32)
+TEXT ·silu512(SB), NOSPLIT, $0-36
+	MOVQ e+0(FP), AX
+	MOVQ gate+8(FP), BX
+	MOVQ up+16(FP), CX
+	MOVQ n+24(FP), DX
+	VBROADCASTSS one+32(FP), Z3
+loop:
+	VADDPS (AX), Z3, Z0
+	VMOVUPS (BX), Z1
+	VDIVPS Z0, Z1, Z1
+	VMULPS (CX), Z1, Z1
+	VMOVUPS Z1, (AX)
+	ADDQ $64, AX
+	ADDQ $64, BX
+	ADDQ $64, CX
+	SUBQ $16, DX
+	JNZ loop
+	VZEROUPPER
+	RET
+
+// func add512(x, y *float32, n int)
+TEXT ·add512(SB), NOSPLIT, $0-24
+	MOVQ x+0(FP), AX
+	MOVQ y+8(FP), BX
+	MOVQ n+16(FP), DX
+loop:
+	VMOVUPS (AX), Z0
+	VADDPS (BX), Z0, Z0
+	VMOVUPS Z0, (AX)
+	ADDQ $64, AX
+	ADDQ $64, BX
 	SUBQ $16, DX
 	JNZ loop
 	VZEROUPPER
@@ -5495,6 +5567,7 @@ loop:
 	VMOVUPS 0(BX), Y1
 	VMOVUPS 64(BX), Y2
 	VFMADD213PS Y2, Y1, Y0
+	VMOVAPS Y0, Y4
 	VMOVUPS 768(BX), Y1
 	VMAXPS Y0, Y1, Y0
 	VMOVUPS 832(BX), Y1
@@ -5515,8 +5588,87 @@ loop:
 	VCVTPS2DQ Y1, Y1
 	VPSLLD $23, Y1, Y1
 	VPADDD Y1, Y2, Y2
+	VCMPPS $5, 768(BX), Y4, Y4
+	VANDPS Y4, Y2, Y2
 	VMOVUPS Y2, (AX)
 	ADDQ $32, AX
+	SUBQ $8, DX
+	JNZ loop
+	VZEROUPPER
+	RET
+
+// func sum256(acc *[16]float32, x *float32, n int)
+TEXT ·sum256(SB), NOSPLIT, $0-24
+	MOVQ acc+0(FP), BX
+	MOVQ x+8(FP), AX
+	MOVQ n+16(FP), DX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+loop:
+	VMOVUPS 0(AX), Y2
+	VADDPS Y0, Y2, Y0
+	VMOVUPS 32(AX), Y3
+	VADDPS Y1, Y3, Y1
+	ADDQ $64, AX
+	SUBQ $16, DX
+	JNZ loop
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VZEROUPPER
+	RET
+
+// func max256(acc *[16]float32, x *float32, n int)
+TEXT ·max256(SB), NOSPLIT, $0-24
+	MOVQ acc+0(FP), BX
+	MOVQ x+8(FP), AX
+	MOVQ n+16(FP), DX
+	VMOVUPS 0(BX), Y0
+	VMOVUPS 32(BX), Y1
+loop:
+	VMOVUPS 0(AX), Y2
+	VMAXPS Y0, Y2, Y0
+	VMOVUPS 32(AX), Y3
+	VMAXPS Y1, Y3, Y1
+	ADDQ $64, AX
+	SUBQ $16, DX
+	JNZ loop
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	VZEROUPPER
+	RET
+
+// func silu256(e, gate, up *float32, n int, one float32)
+TEXT ·silu256(SB), NOSPLIT, $0-36
+	MOVQ e+0(FP), AX
+	MOVQ gate+8(FP), BX
+	MOVQ up+16(FP), CX
+	MOVQ n+24(FP), DX
+	VBROADCASTSS one+32(FP), Y3
+loop:
+	VADDPS (AX), Y3, Y0
+	VMOVUPS (BX), Y1
+	VDIVPS Y0, Y1, Y1
+	VMULPS (CX), Y1, Y1
+	VMOVUPS Y1, (AX)
+	ADDQ $32, AX
+	ADDQ $32, BX
+	ADDQ $32, CX
+	SUBQ $8, DX
+	JNZ loop
+	VZEROUPPER
+	RET
+
+// func add256(x, y *float32, n int)
+TEXT ·add256(SB), NOSPLIT, $0-24
+	MOVQ x+0(FP), AX
+	MOVQ y+8(FP), BX
+	MOVQ n+16(FP), DX
+loop:
+	VMOVUPS (AX), Y0
+	VADDPS (BX), Y0, Y0
+	VMOVUPS Y0, (AX)
+	ADDQ $32, AX
+	ADDQ $32, BX
 	SUBQ $8, DX
 	JNZ loop
 	VZEROUPPER

@@ -6,10 +6,13 @@ import (
 )
 
 // Pool runs index ranges on up to a fixed number of goroutines. It keeps no
-// goroutine between calls: the caller works too and waits for the rest, so
-// there is nothing to close. A nil Pool runs everything on the caller. Safe
-// for concurrent use.
-type Pool struct{ threads int }
+// goroutine between calls (but see Crew): the caller works too and waits for
+// the rest, so there is nothing to close. A nil Pool runs everything on the
+// caller. Safe for concurrent use.
+type Pool struct {
+	threads int
+	crew    *crew // nil: goroutines start with every call
+}
 
 // NewPool returns a pool of n goroutines, the caller included (n < 1 is 1).
 func NewPool(n int) *Pool { return &Pool{threads: max(n, 1)} }
@@ -27,6 +30,12 @@ func (p *Pool) Threads() int {
 // another goroutine is raised again on the caller's.
 func (p *Pool) For(n int, f func(i int)) {
 	workers := min(p.Threads(), n)
+	if workers > 1 && p.crew != nil {
+		if p.crew.do(n, f) {
+			return
+		}
+		workers = 1
+	}
 	if workers <= 1 {
 		for i := range n {
 			f(i)

@@ -1,7 +1,7 @@
 package f32
 
 // Exp replaces every x by exp(x*scale + shift), clamped to the range of normal
-// floats (arguments below -86.5 give 2.7e-38, not 0). Relative error about
+// floats: arguments below -86.5 give 0, above 88 exp(88). Relative error about
 // 1.2e-7. NaN stays NaN.
 func Exp(x []float32, scale, shift float32) { expKernel(x, scale, shift) }
 
@@ -9,13 +9,9 @@ func Exp(x []float32, scale, shift float32) { expKernel(x, scale, shift) }
 // not change the result.
 func Sum(x []float32) float32 {
 	var s [16]float32
-	for len(x) >= 16 {
-		v := (*[16]float32)(x)
-		for i := range s {
-			s[i] += v[i]
-		}
-		x = x[16:]
-	}
+	n := len(x) &^ 15
+	sumKernel(&s, x[:n])
+	x = x[n:]
 	for i, v := range x {
 		s[i] += v
 	}
@@ -48,45 +44,45 @@ func Dot(x, y []float32) float32 {
 // Max is the largest element of a non-empty vector. A NaN is skipped unless it
 // comes first: it shows again in whatever is made of the vector.
 func Max(x []float32) float32 {
-	m0 := x[0]
-	m1, m2, m3 := m0, m0, m0
-	for len(x) >= 4 {
-		v := (*[4]float32)(x)
-		if v[0] > m0 {
-			m0 = v[0]
+	top := x[0]
+	if n := len(x) &^ 15; n > 0 {
+		var m [16]float32
+		for i := range m {
+			m[i] = top
 		}
-		if v[1] > m1 {
-			m1 = v[1]
+		maxKernel(&m, x[:n])
+		for _, v := range m {
+			if v > top {
+				top = v
+			}
 		}
-		if v[2] > m2 {
-			m2 = v[2]
-		}
-		if v[3] > m3 {
-			m3 = v[3]
-		}
-		x = x[4:]
+		x = x[n:]
 	}
 	for _, v := range x {
-		if v > m0 {
-			m0 = v
+		if v > top {
+			top = v
 		}
 	}
-	if m1 > m0 {
-		m0 = m1
+	return top
+}
+
+// SiLUMul replaces e by gate/(1+e)*up; with e = exp(-gate) that is
+// silu(gate)*up.
+func SiLUMul(e, gate, up []float32) {
+	gate, up = gate[:len(e)], up[:len(e)]
+	n := len(e) &^ 15
+	siluKernel(e[:n], gate, up)
+	for i := n; i < len(e); i++ {
+		e[i] = gate[i] / (1 + e[i]) * up[i]
 	}
-	if m3 > m2 {
-		m2 = m3
-	}
-	if m2 > m0 {
-		m0 = m2
-	}
-	return m0
 }
 
 // Add adds y to x, element by element.
 func Add(x, y []float32) {
 	y = y[:len(x)]
-	for i := range x {
+	n := len(x) &^ 15
+	addKernel(x[:n], y)
+	for i := n; i < len(x); i++ {
 		x[i] += y[i]
 	}
 }

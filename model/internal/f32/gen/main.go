@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Command gen writes kernels_amd64.s: the GEMM micro-kernels and the vector
-// exponential, each for AVX-512F and for AVX2+FMA. Run by go generate in the
+// Command gen writes kernels_amd64.s and .go: the GEMM micro-kernels and the
+// vector loops, each for AVX-512F and for AVX2+FMA. Run by go generate in the
 // parent directory.
 package main
 
@@ -112,7 +112,14 @@ func main() {
 		}
 		fmt.Fprintf(&calls, "\t}\n}\n")
 		exp(s)
-		fmt.Fprintf(&decl, "\n//go:noescape\nfunc exp%s(x *float32, n int, table *[14][16]float32)\n", s.name)
+		fold(s, "sum", "VADDPS")
+		fold(s, "max", "VMAXPS")
+		silu(s)
+		add(s)
+		for _, f := range []string{"exp%s(x *float32, n int, table *[14][16]float32)", "sum%s(acc *[16]float32, x *float32, n int)",
+			"max%s(acc *[16]float32, x *float32, n int)", "silu%s(e, gate, up *float32, n int, one float32)", "add%s(x, y *float32, n int)"} {
+			fmt.Fprintf(&decl, "\n//go:noescape\nfunc "+f+"\n", s.name)
+		}
 	}
 	write("kernels_amd64.s", out.Bytes())
 	write("kernels_amd64.go", []byte(goHeader+decl.String()+calls.String()))
@@ -222,7 +229,7 @@ func exp(s isa) {
 	// AVX2 version has 16 registers only, so the table is read from memory.
 	tab := func(i int) string { return fmt.Sprintf("%d(BX)", 64*i) }
 	p("")
-	p("// func exp%s(x *float32, n int, table *[%d][16]float32)", s.name, 14)
+	p("// func exp%s(x *float32, n int, table *[14][16]float32)", s.name)
 	p("TEXT ·exp%s(SB), NOSPLIT, $0-24", s.name)
 	p("\tMOVQ x+0(FP), AX")
 	p("\tMOVQ n+8(FP), DX")
@@ -232,6 +239,7 @@ func exp(s isa) {
 	p("\tVMOVUPS %s, %s", tab(0), r(1))
 	p("\tVMOVUPS %s, %s", tab(1), r(2))
 	p("\tVFMADD213PS %s, %s, %s", r(2), r(1), r(0)) // x = x*scale + shift
+	p("\tVMOVAPS %s, %s", r(0), r(4))
 	p("\tVMOVUPS %s, %s", tab(12), r(1))
 	p("\tVMAXPS %s, %s, %s", r(0), r(1), r(0))
 	p("\tVMOVUPS %s, %s", tab(13), r(1))
@@ -254,8 +262,88 @@ func exp(s isa) {
 	p("\tVCVTPS2DQ %s, %s", r(1), r(1))
 	p("\tVPSLLD $23, %s, %s", r(1), r(1))
 	p("\tVPADDD %s, %s, %s", r(1), r(2), r(2)) // times 2^n
+	if s.reg == "Z" {                          // zero where not (x >= lo or NaN)
+		p("\tVCMPPS $5, %s, %s, K1", tab(12), r(4))
+		p("\tVMOVAPS.Z %s, K1, %s", r(2), r(2))
+	} else {
+		p("\tVCMPPS $5, %s, %s, %s", tab(12), r(4), r(4))
+		p("\tVANDPS %s, %s, %s", r(4), r(2), r(2))
+	}
 	p("\tVMOVUPS %s, (AX)", r(2))
 	p("\tADDQ $%d, AX", 4*s.lanes)
+	p("\tSUBQ $%d, DX", s.lanes)
+	p("\tJNZ loop")
+	p("\tVZEROUPPER")
+	p("\tRET")
+}
+
+// fold emits acc[j] = op(acc[j], x[i*16+j]) over all i, for n a positive
+// multiple of 16: the chains of Sum and Max.
+func fold(s isa, name, op string) {
+	parts := 16 / s.lanes
+	p("")
+	p("// func %s%s(acc *[16]float32, x *float32, n int)", name, s.name)
+	p("TEXT ·%s%s(SB), NOSPLIT, $0-24", name, s.name)
+	p("\tMOVQ acc+0(FP), BX")
+	p("\tMOVQ x+8(FP), AX")
+	p("\tMOVQ n+16(FP), DX")
+	for i := range parts {
+		p("\tVMOVUPS %d(BX), %s", 4*s.lanes*i, s.r(i))
+	}
+	p("loop:")
+	for i := range parts {
+		p("\tVMOVUPS %d(AX), %s", 4*s.lanes*i, s.r(parts+i))
+		p("\t%s %s, %s, %s", op, s.r(i), s.r(parts+i), s.r(i)) // a NaN in x loses against acc in VMAXPS
+	}
+	p("\tADDQ $64, AX")
+	p("\tSUBQ $16, DX")
+	p("\tJNZ loop")
+	for i := range parts {
+		p("\tVMOVUPS %s, %d(BX)", s.r(i), 4*s.lanes*i)
+	}
+	p("\tVZEROUPPER")
+	p("\tRET")
+}
+
+// silu emits e[i] = gate[i] / (1 + e[i]) * up[i] for n a positive multiple of 16.
+func silu(s isa) {
+	p("")
+	p("// func silu%s(e, gate, up *float32, n int, one float32)", s.name)
+	p("TEXT ·silu%s(SB), NOSPLIT, $0-36", s.name)
+	p("\tMOVQ e+0(FP), AX")
+	p("\tMOVQ gate+8(FP), BX")
+	p("\tMOVQ up+16(FP), CX")
+	p("\tMOVQ n+24(FP), DX")
+	p("\tVBROADCASTSS one+32(FP), %s", s.r(3))
+	p("loop:")
+	p("\tVADDPS (AX), %s, %s", s.r(3), s.r(0))
+	p("\tVMOVUPS (BX), %s", s.r(1))
+	p("\tVDIVPS %s, %s, %s", s.r(0), s.r(1), s.r(1))
+	p("\tVMULPS (CX), %s, %s", s.r(1), s.r(1))
+	p("\tVMOVUPS %s, (AX)", s.r(1))
+	p("\tADDQ $%d, AX", 4*s.lanes)
+	p("\tADDQ $%d, BX", 4*s.lanes)
+	p("\tADDQ $%d, CX", 4*s.lanes)
+	p("\tSUBQ $%d, DX", s.lanes)
+	p("\tJNZ loop")
+	p("\tVZEROUPPER")
+	p("\tRET")
+}
+
+// add emits x[i] = x[i] + y[i] for n a positive multiple of 16.
+func add(s isa) {
+	p("")
+	p("// func add%s(x, y *float32, n int)", s.name)
+	p("TEXT ·add%s(SB), NOSPLIT, $0-24", s.name)
+	p("\tMOVQ x+0(FP), AX")
+	p("\tMOVQ y+8(FP), BX")
+	p("\tMOVQ n+16(FP), DX")
+	p("loop:")
+	p("\tVMOVUPS (AX), %s", s.r(0))
+	p("\tVADDPS (BX), %s, %s", s.r(0), s.r(0))
+	p("\tVMOVUPS %s, (AX)", s.r(0))
+	p("\tADDQ $%d, AX", 4*s.lanes)
+	p("\tADDQ $%d, BX", 4*s.lanes)
 	p("\tSUBQ $%d, DX", s.lanes)
 	p("\tJNZ loop")
 	p("\tVZEROUPPER")
