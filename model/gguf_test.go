@@ -91,7 +91,7 @@ func tinyGGUF(t testing.TB, m *Model) ggufFile {
 	}}
 	for _, s := range slots(c, m.Weights) {
 		w := slices.Clone(*s.data)
-		name := ggufName(s.name)
+		name := s.gguf
 		if bytes.Contains([]byte(name), []byte("attn_q.")) || bytes.Contains([]byte(name), []byte("attn_k.")) {
 			// The converter's permutation: row 2i+half of a head from row half*d/2+i.
 			cols := s.shape[1]

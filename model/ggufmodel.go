@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // ggufConfig maps llama.* metadata to a Config.
@@ -82,33 +81,12 @@ func ggufConfig(g *GGUF) (Config, error) {
 	return c, nil
 }
 
-// ggufParts maps the last part of a HF tensor name to GGUF's.
-var ggufParts = map[string]string{
-	"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-	"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output",
-	"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down",
-}
-
-// ggufName translates a HF tensor name.
-func ggufName(hf string) string {
-	switch hf {
-	case "model.embed_tokens.weight":
-		return "token_embd.weight"
-	case "model.norm.weight":
-		return "output_norm.weight"
-	case "lm_head.weight":
-		return "output.weight"
-	}
-	parts := strings.Split(hf, ".") // model layers N [block] NAME weight
-	return "blk." + parts[2] + "." + ggufParts[parts[len(parts)-2]] + ".weight"
-}
-
 // ggufWeights dequantises every base tensor and refuses files that hold others.
 func ggufWeights(g *GGUF, c Config) (*Weights, error) {
 	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
 	used := map[string]bool{}
 	for _, s := range slots(c, w) {
-		name := ggufName(s.name)
+		name := s.gguf
 		// The tensor's own size bounds the allocation, not the metadata's.
 		if t, ok := g.tensors[name]; !ok || !slices.Equal(t.Shape, s.shape) {
 			return nil, g.ReadF32(name, s.shape, nil)
@@ -124,9 +102,7 @@ func ggufWeights(g *GGUF, c Config) (*Weights, error) {
 		unpermute(l.Q, c.NumAttentionHeads, c.HeadDim, c.HiddenSize)
 		unpermute(l.K, c.NumKeyValueHeads, c.HeadDim, c.HiddenSize)
 	}
-	if c.TieWordEmbeddings {
-		w.Head = w.Embed
-	}
+	w.alias(c)
 	for _, name := range slices.Sorted(maps.Keys(g.tensors)) {
 		if !used[name] {
 			return nil, fmt.Errorf("%w: gguf: tensor %q is not part of a plain llama of %d layers (rope scaling factors, biases or experts are not implemented)", ErrFormat, name, c.NumHiddenLayers)

@@ -10,6 +10,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 const (
@@ -29,6 +30,7 @@ func openWeightsFS(fsys fs.FS, o opening) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.RopeScaling.Long = o.long && c.RopeScaling.byLength()
 	m := &Model{Config: c, StopIDs: eos}
 	if err := addGenerationStops(fsys, m); err != nil {
 		return nil, err
@@ -38,6 +40,9 @@ func openWeightsFS(fsys fs.FS, o opening) (*Model, error) {
 		return nil, err
 	}
 	defer closer()
+	if c.ModelType == "gemma3_text" {
+		maps.DeleteFunc(st, func(name string, _ *SafeTensors) bool { return hfVision.MatchString(name) })
+	}
 	st.watch(o)
 	if m.Weights, err = readHF(c, st); err != nil {
 		return nil, err
@@ -160,28 +165,55 @@ func openShards(fsys fs.FS) (st shards, closer func(), err error) {
 // hfUnused are tensors that some exports carry and that hold no weights.
 var hfUnused = regexp.MustCompile(`\.rotary_emb\.inv_freq$`)
 
+// hfVision are the tensors of a multimodal Gemma 3 that its text model lacks.
+var hfVision = regexp.MustCompile(`^(model\.)?(vision_tower|multi_modal_projector)\.`)
+
+// find gives a tensor's file and its name there: multimodal Gemma 3 files hold
+// the text model as language_model.model.NAME, or model.language_model.NAME.
+func (st shards) find(c Config, name string) (*SafeTensors, string) {
+	names := []string{name}
+	if c.ModelType == "gemma3_text" {
+		names = append(names, "language_model."+name)
+		if inner, ok := strings.CutPrefix(name, "model."); ok {
+			names = append(names, "model.language_model."+inner)
+		}
+	}
+	for _, n := range names {
+		if file := st[n]; file != nil {
+			return file, n
+		}
+	}
+	return nil, name
+}
+
 // readHF reads every base tensor and refuses files that hold others.
 func readHF(c Config, st shards) (*Weights, error) {
 	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
 	used := map[string]bool{}
 	for _, s := range slots(c, w) {
-		file := st[s.name]
+		file, stored := st.find(c, s.name)
 		if file == nil {
 			return nil, fmt.Errorf("%w: tensor %q of the architecture in config.json is missing", ErrFormat, s.name)
 		}
 		// Check before allocating: the configuration may lie about sizes.
-		if got := file.tensors[s.name].Shape; !slices.Equal(got, s.shape) {
+		if got := file.tensors[stored].Shape; !slices.Equal(got, s.shape) {
 			return nil, fmt.Errorf("%w: tensor %q has shape %v, config.json wants %v", ErrFormat, s.name, got, s.shape)
 		}
 		*s.data = make([]float32, shapeLen(s.shape))
-		if err := file.ReadF32(s.name, s.shape, *s.data); err != nil {
+		if err := file.ReadF32(stored, s.shape, *s.data); err != nil {
 			return nil, err
 		}
-		used[s.name] = true
+		used[stored] = true
+		if s.norm && c.NormPlusOne {
+			for i := range *s.data {
+				(*s.data)[i]++
+			}
+		}
 	}
-	if c.TieWordEmbeddings {
-		w.Head = w.Embed
-		used["lm_head.weight"] = true // some exports store the tied copy
+	w.alias(c)
+	if c.TieWordEmbeddings { // some exports store the tied copy
+		_, stored := st.find(c, "lm_head.weight")
+		used[stored] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(st)) {
 		if !used[name] && !hfUnused.MatchString(name) {

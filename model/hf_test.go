@@ -61,11 +61,11 @@ func TestParseConfigForms(t *testing.T) {
 		set  map[string]any
 		want string
 	}{
-		"type":         {map[string]any{"model_type": "qwen3"}, `model_type "qwen3"`},
-		"llama 3":      {map[string]any{"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8}}, `rope_scaling type "llama3"`},
-		"old name":     {map[string]any{"rope_scaling": map[string]any{"type": "linear"}}, `rope_scaling type "linear"`},
+		"type":         {map[string]any{"model_type": "falcon"}, `model_type "falcon"`},
+		"llama 3":      {map[string]any{"rope_scaling": map[string]any{"rope_type": "llama3", "factor": 8}}, `rope_scaling.low_freq_factor is missing, type "llama3" needs it`},
+		"old name":     {map[string]any{"rope_scaling": map[string]any{"type": "ntk"}}, `rope_scaling type "ntk"`},
 		"activation":   {map[string]any{"hidden_act": "gelu"}, `hidden_act "gelu"`},
-		"bias":         {map[string]any{"attention_bias": true}, "attention_bias"},
+		"bias":         {map[string]any{"model_type": "mistral", "attention_bias": true}, `attention_bias true is not implemented for model_type "mistral"`},
 		"mlp bias":     {map[string]any{"mlp_bias": true}, "mlp_bias"},
 		"window":       {map[string]any{"sliding_window": 8}, "sliding_window 8"},
 		"quantised":    {map[string]any{"quantization_config": map[string]any{"bits": 4}}, "quantization_config"},

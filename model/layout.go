@@ -2,7 +2,9 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // projection says where one linear projection stands in a layer.
@@ -37,16 +39,28 @@ var fusedProjections = []projection{
 	plainProjections[6],
 }
 
-// projections lists a layer's adaptable matrices. Experts and routers are not
-// adapted.
-func (c Config) projections() []projection {
-	switch {
-	case c.FusedProjections:
-		return fusedProjections
-	case c.Experts > 0:
-		return plainProjections[:4]
+// attention and mlp list a dense layer's matrices.
+func (c Config) attention() []projection {
+	if c.FusedProjections {
+		return fusedProjections[:2]
 	}
-	return plainProjections
+	return plainProjections[:4]
+}
+
+func (c Config) mlp() []projection {
+	if c.FusedProjections {
+		return fusedProjections[2:]
+	}
+	return plainProjections[4:]
+}
+
+// projections lists the matrices that every layer has and LoRA can adapt.
+// Experts, routers and the dense layers among mixtures are not adapted.
+func (c Config) projections() []projection {
+	if c.Experts > 0 {
+		return c.attention()
+	}
+	return slices.Concat(c.attention(), c.mlp())
 }
 
 // Projections names the matrices of this architecture that LoRA can adapt, in
@@ -69,39 +83,142 @@ func ProjectionShape(c Config, name string) (out, in int, err error) {
 	return 0, 0, fmt.Errorf("model: unknown projection %q (this model has %v)", name, c.Projections())
 }
 
-// slot is a base tensor: its HF name, shape, and place in Weights.
+// slot is a base tensor: its HF name, its name in GGUF, shape, and place in
+// Weights.
 type slot struct {
 	name  string
+	gguf  string
 	shape []int
 	data  *[]float32
+	// norm: an RMSNorm's factor, see Config.NormPlusOne.
+	norm bool
+	// expert and experts: in GGUF the tensor is the expert-th of so many in one.
+	expert, experts int
+	// ropeHeads: rows of that many heads, which GGUF's llama permutes.
+	ropeHeads int
 }
 
 // slots lists every base tensor of w in FullLayout's order. w must have its
-// Layers allocated.
+// Layers allocated; those of experts are allocated here when they are not.
 func slots(c Config, w *Weights) []slot {
-	out := []slot{{"model.embed_tokens.weight", []int{c.VocabSize, c.HiddenSize}, &w.Embed}}
+	out := []slot{{name: "model.embed_tokens.weight", gguf: "token_embd.weight", shape: []int{c.VocabSize, c.HiddenSize}, data: &w.Embed}}
 	for i := range w.Layers {
-		l := &w.Layers[i]
-		pre := "model.layers." + strconv.Itoa(i) + "."
-		out = append(out, slot{pre + "input_layernorm.weight", []int{c.HiddenSize}, &l.InputNorm})
-		for _, p := range c.projections() {
-			if p.name == "gate_proj" {
-				out = append(out, slot{pre + "post_attention_layernorm.weight", []int{c.HiddenSize}, &l.PostNorm})
-			}
-			out = append(out, slot{pre + p.block + "." + p.name + ".weight", []int{p.out(c), p.in(c)}, p.weight(l)})
-		}
+		out = c.layerSlots(out, i, &w.Layers[i])
 	}
-	out = append(out, slot{"model.norm.weight", []int{c.HiddenSize}, &w.Norm})
+	out = append(out, slot{name: "model.norm.weight", gguf: "output_norm.weight", shape: []int{c.HiddenSize}, data: &w.Norm, norm: true})
 	if !c.TieWordEmbeddings {
-		out = append(out, slot{"lm_head.weight", []int{c.VocabSize, c.HiddenSize}, &w.Head})
+		out = append(out, slot{name: "lm_head.weight", gguf: "output.weight", shape: []int{c.VocabSize, c.HiddenSize}, data: &w.Head})
 	}
 	return out
 }
 
+// ggufParts maps projections to GGUF's names.
+var ggufParts = map[string]string{
+	"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output", "qkv_proj": "attn_qkv",
+	"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down", "gate_up_proj": "ffn_up",
+}
+
+// layerSlots appends one layer's.
+func (c Config) layerSlots(out []slot, layer int, l *LayerWeights) []slot {
+	pre, gguf := "model.layers."+strconv.Itoa(layer)+".", "blk."+strconv.Itoa(layer)+"."
+	norm := func(name, ggufName string, size int, data *[]float32) {
+		out = append(out, slot{name: pre + name + ".weight", gguf: gguf + ggufName + ".weight", shape: []int{size}, data: data, norm: true})
+	}
+	matrix := func(p projection) {
+		s := slot{name: pre + p.block + "." + p.name + ".weight", gguf: gguf + ggufParts[p.name] + ".weight", shape: []int{p.out(c), p.in(c)}, data: p.weight(l)}
+		bias := s
+		switch p.name {
+		case "q_proj":
+			s.ropeHeads, bias.data = c.NumAttentionHeads, &l.QBias
+		case "k_proj":
+			s.ropeHeads, bias.data = c.NumKeyValueHeads, &l.KBias
+		case "v_proj":
+			bias.data = &l.VBias
+		case "o_proj":
+			bias.data = &l.OBias
+		}
+		out = append(out, s)
+		if p.block == "self_attn" && (c.OutputBias && p.name == "o_proj" || c.QKVBias && p.name != "o_proj") {
+			bias.name, bias.gguf = strings.TrimSuffix(s.name, "weight")+"bias", strings.TrimSuffix(s.gguf, "weight")+"bias"
+			bias.shape, bias.ropeHeads = s.shape[:1], s.ropeHeads
+			out = append(out, bias)
+		}
+	}
+	norm("input_layernorm", "attn_norm", c.HiddenSize, &l.InputNorm)
+	for _, p := range c.attention() {
+		matrix(p)
+	}
+	if c.QKNorm {
+		norm("self_attn.q_norm", "attn_q_norm", c.HeadDim, &l.QNorm)
+		norm("self_attn.k_norm", "attn_k_norm", c.HeadDim, &l.KNorm)
+	}
+	if c.SandwichNorm {
+		norm("post_attention_layernorm", "post_attention_norm", c.HiddenSize, &l.AttnOutNorm)
+		norm("pre_feedforward_layernorm", "ffn_norm", c.HiddenSize, &l.PostNorm)
+	} else {
+		norm("post_attention_layernorm", "ffn_norm", c.HiddenSize, &l.PostNorm)
+	}
+	if c.MoE(layer) {
+		out = c.expertSlots(out, pre, gguf, l)
+	} else {
+		for _, p := range c.mlp() {
+			matrix(p)
+		}
+	}
+	if c.SandwichNorm {
+		norm("post_feedforward_layernorm", "post_ffw_norm", c.HiddenSize, &l.MLPOutNorm)
+	}
+	return out
+}
+
+// expertSlots appends the router and every expert's gate, up and down.
+func (c Config) expertSlots(out []slot, pre, gguf string, l *LayerWeights) []slot {
+	block, gate, up, down := "mlp", "gate_proj", "up_proj", "down_proj"
+	if c.ModelType == "mixtral" {
+		block, gate, up, down = "block_sparse_moe", "w1", "w3", "w2"
+	}
+	out = append(out, slot{name: pre + block + ".gate.weight", gguf: gguf + "ffn_gate_inp.weight", shape: []int{c.Experts, c.HiddenSize}, data: &l.Router})
+	if len(l.Experts) != c.Experts {
+		l.Experts = make([]ExpertWeights, c.Experts)
+	}
+	for e := range l.Experts {
+		x := &l.Experts[e]
+		add := func(name, ggufName string, rows, cols int, data *[]float32) {
+			out = append(out, slot{
+				name: pre + block + ".experts." + strconv.Itoa(e) + "." + name + ".weight", gguf: gguf + ggufName + ".weight",
+				shape: []int{rows, cols}, data: data, expert: e, experts: c.Experts,
+			})
+		}
+		add(gate, "ffn_gate_exps", c.ExpertSize, c.HiddenSize, &x.Gate)
+		add(up, "ffn_up_exps", c.ExpertSize, c.HiddenSize, &x.Up)
+		add(down, "ffn_down_exps", c.HiddenSize, c.ExpertSize, &x.Down)
+	}
+	return out
+}
+
+// alias sets what is not stored by itself: a tied head, and the parts of fused
+// projections.
+func (w *Weights) alias(c Config) {
+	if c.TieWordEmbeddings {
+		w.Head = w.Embed
+	}
+	if !c.FusedProjections {
+		return
+	}
+	for i := range w.Layers {
+		l := &w.Layers[i]
+		q, kv, mid := qDim(c)*c.HiddenSize, kvDim(c)*c.HiddenSize, c.IntermediateSize*c.HiddenSize
+		l.Q, l.K, l.V = l.QKV[:q:q], l.QKV[q:q+kv:q+kv], l.QKV[q+kv:]
+		l.Gate, l.Up = l.GateUp[:mid:mid], l.GateUp[mid:]
+	}
+}
+
 // FullLayout is the order of all base weights in one flat vector, under their
-// HF names: the embedding; for each layer input norm, q, k, v, o, post norm,
-// gate, up, down; the final norm; the head unless tied. It is the parameter
-// vector of full fine-tuning.
+// HF names: the embedding; for each layer input norm, q, k, v, o (or fused qkv
+// and o; each followed by its bias), q and k norms, norm of attention's output,
+// norm before the MLP, gate, up, down (or fused gate_up and down; or router and
+// for each expert gate, up, down), norm of the MLP's output; the final norm; the
+// head unless tied. It is the parameter vector of full fine-tuning.
 func FullLayout(c Config) Layout {
 	w := Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
 	var out Layout
@@ -142,8 +259,6 @@ func UnflattenWeights(c Config, flat []float32) (*Weights, error) {
 		*s.data = flat[at : at+n : at+n]
 		at += n
 	}
-	if c.TieWordEmbeddings {
-		w.Head = w.Embed
-	}
+	w.alias(c)
 	return w, nil
 }

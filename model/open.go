@@ -12,7 +12,10 @@ import (
 // OpenOption changes how Open, OpenFS and OpenWeights read.
 type OpenOption func(*opening)
 
-type opening struct{ progress func(done, total int64) }
+type opening struct {
+	progress func(done, total int64)
+	long     bool
+}
 
 // WithProgress has report told, from the caller's goroutine, how many of the
 // stored bytes of all tensors are read.
@@ -105,6 +108,7 @@ func openGGUF(path string, o opening) (*Model, error) {
 	if m.Config, err = ggufConfig(g); err != nil {
 		return nil, err
 	}
+	m.Config.RopeScaling.Long = o.long && m.Config.RopeScaling.byLength()
 	if m.Tokenizer, m.Template, err = ggufText(g); err != nil {
 		return nil, err
 	}
