@@ -55,7 +55,7 @@ func CheckRow(row *model.DecodeRow, vocab int) error {
 	if row.Top < 0 {
 		bad("top is %d, want 0 (none) or more", row.Top)
 	}
-	if penalises(row.Sampling) {
+	if NeedsHistory(row.Sampling) {
 		switch n := len(row.History); {
 		case n == 0 || row.History[n-1] != row.Last:
 			bad("history of %d tokens does not end in the row's last token, %d: penalties need the sequence", n, row.Last)
@@ -78,11 +78,12 @@ func NeedsHost(row *model.DecodeRow) bool {
 	return edits(row) || row.Raw || row.Top > 0 || row.Sampling.MinP > 0 && row.Sampling.Temperature > 0
 }
 
-func penalises(s model.Sampling) bool {
+// NeedsHistory says whether a row with this sampling needs its History.
+func NeedsHistory(s model.Sampling) bool {
 	return s.RepetitionPenalty != 0 && s.RepetitionPenalty != 1 || s.FrequencyPenalty != 0 || s.PresencePenalty != 0
 }
 
 // edits says whether the logits change before the draw.
 func edits(row *model.DecodeRow) bool {
-	return penalises(row.Sampling) || len(row.Bias) > 0 || row.Constraint != nil
+	return NeedsHistory(row.Sampling) || len(row.Bias) > 0 || row.Constraint != nil
 }

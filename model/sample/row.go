@@ -73,11 +73,11 @@ func DrawRow(logits []float32, row *model.DecodeRow, history []int32, position i
 
 // edit returns a copy of the logits after penalties, bias and constraint.
 func (w *workspace) edit(logits []float32, row *model.DecodeRow, history []int32) ([]float32, error) {
-	if _, err := argmax(logits); err != nil {
+	if err := checkFinite(logits); err != nil {
 		return nil, err
 	}
 	w.logits = append(w.logits[:0], logits...)
-	if penalises(row.Sampling) {
+	if NeedsHistory(row.Sampling) {
 		w.penalise(row.Sampling, history, row.Prompt)
 	}
 	for _, b := range row.Bias {
