@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 
 	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // ErrNonFinite marks logits that hold a NaN or +Inf, or nothing but -Inf.
@@ -31,17 +31,16 @@ func Draw(logits []float32, s model.Sampling, position int) (id int32, logprob f
 	if err := Check(s); err != nil {
 		return 0, 0, err
 	}
-	best, err := argmax(logits)
+	top, err := finiteTop(logits)
 	if err != nil {
 		return 0, 0, err
 	}
-	top := float64(logits[best])
 	if s.Temperature == 0 {
-		var sum float64
-		for _, v := range logits {
-			sum += math.Exp(float64(v) - top)
+		norm := logSumExp(logits)
+		if norm != norm {
+			return 0, 0, nonFinite(logits)
 		}
-		return int32(best), float32(-math.Log(sum)), nil
+		return int32(slices.Index(logits, top)), float32(float64(top) - norm), nil
 	}
 	u := uniform(s.Seed, uint64(position))
 	inv := 1 / s.Temperature
@@ -51,57 +50,48 @@ func Draw(logits []float32, s model.Sampling, position int) (id int32, logprob f
 	return drawFiltered(logits, top, inv, u, s)
 }
 
-func argmax(logits []float32) (int, error) {
+// finiteTop is the largest logit. It may overlook a NaN beside larger logits,
+// which then shows in the sum of their softmax.
+func finiteTop(logits []float32) (float32, error) {
 	if len(logits) == 0 {
 		return 0, fmt.Errorf("%w: there are none", ErrNonFinite)
 	}
-	best := 0
-	for i, v := range logits {
-		if v > logits[best] {
-			best = i
-		}
-		if v != v || v > math.MaxFloat32 {
-			return 0, fmt.Errorf("%w: logit of token %d is %v", ErrNonFinite, i, v)
-		}
+	top := f32.Max(logits)
+	if !(top >= -math.MaxFloat32 && top <= math.MaxFloat32) {
+		return 0, nonFinite(logits)
 	}
-	if logits[best] < -math.MaxFloat32 {
-		return 0, fmt.Errorf("%w: all %d are -Inf", ErrNonFinite, len(logits))
-	}
-	return best, nil
+	return top, nil
 }
 
-// buffers holds probabilities between draws.
-var buffers = sync.Pool{New: func() any { return new([]float64) }}
+// nonFinite says which logit is not finite.
+func nonFinite(logits []float32) error {
+	for i, v := range logits {
+		if v != v || v > math.MaxFloat32 {
+			return fmt.Errorf("%w: logit of token %d is %v", ErrNonFinite, i, v)
+		}
+	}
+	return fmt.Errorf("%w: all %d are -Inf", ErrNonFinite, len(logits))
+}
+
+// checkFinite is finiteTop that overlooks nothing.
+func checkFinite(logits []float32) error {
+	_, err := finiteTop(logits)
+	if err == nil && slices.ContainsFunc(logits, func(v float32) bool { return v != v }) {
+		err = nonFinite(logits)
+	}
+	return err
+}
 
 // drawAll inverts the cumulative distribution in the order of ids.
-func drawAll(logits []float32, top, inv, u float64) (int32, float32, error) {
-	buf := buffers.Get().(*[]float64)
-	defer buffers.Put(buf)
-	*buf = slices.Grow((*buf)[:0], len(logits))
-	probs := (*buf)[:len(logits)]
-	var sum float64
-	for i, v := range logits {
-		probs[i] = math.Exp((float64(v) - top) * inv)
-		sum += probs[i]
+func drawAll(logits []float32, top float32, inv, u float64) (int32, float32, error) {
+	m := masses.Get().(*mass)
+	defer masses.Put(m)
+	m.softmax(logits, top, inv)
+	if m.sum != m.sum {
+		return 0, 0, nonFinite(logits)
 	}
-	id := invert(probs, u*sum)
-	return int32(id), float32((float64(logits[id])-top)*inv - math.Log(sum)), nil
-}
-
-// invert finds the first index whose cumulative mass exceeds target; rounding
-// at the end falls back to the last index with mass.
-func invert(mass []float64, target float64) int {
-	last, cum := 0, 0.0
-	for i, p := range mass {
-		if p > 0 {
-			cum += p
-			last = i
-			if cum > target {
-				break
-			}
-		}
-	}
-	return last
+	id := m.invert(u)
+	return int32(id), float32((float64(logits[id])-float64(top))*inv - math.Log(m.sum)), nil
 }
 
 // ranked is a token with its unnormalised probability.
@@ -121,16 +111,14 @@ func byLikelihood(a, b ranked) int {
 	return int(a.id) - int(b.id)
 }
 
-func drawFiltered(logits []float32, top, inv, u float64, s model.Sampling) (int32, float32, error) {
-	buf := buffers.Get().(*[]float64)
-	defer buffers.Put(buf)
-	*buf = slices.Grow((*buf)[:0], len(logits))
-	probs := (*buf)[:len(logits)]
-	var mass float64
-	for i, v := range logits {
-		probs[i] = math.Exp((float64(v) - top) * inv)
-		mass += probs[i]
+func drawFiltered(logits []float32, top float32, inv, u float64, s model.Sampling) (int32, float32, error) {
+	m := masses.Get().(*mass)
+	defer masses.Put(m)
+	m.softmax(logits, top, inv)
+	if m.sum != m.sum {
+		return 0, 0, nonFinite(logits)
 	}
+	mass := m.sum
 	// Tokens under an even share of the mass that top-p drops add up to less than
 	// it: none of them is needed to reach top-p.
 	floor := 0.0
@@ -141,9 +129,9 @@ func drawFiltered(logits []float32, top, inv, u float64, s model.Sampling) (int3
 		floor = max(floor, s.MinP) // the likeliest token's p is 1
 	}
 	var heap []ranked
-	for i, p := range probs {
-		if p > 0 && p >= floor {
-			heap = append(heap, ranked{int32(i), logits[i], p})
+	for i, p := range m.p {
+		if p > 0 && float64(p) >= floor {
+			heap = append(heap, ranked{int32(i), logits[i], float64(p)})
 		}
 	}
 	// Tokens leave a heap in order of likelihood: a filter usually keeps few of many.
@@ -179,14 +167,13 @@ func drawFiltered(logits []float32, top, inv, u float64, s model.Sampling) (int3
 	}
 	// Ids ascend, as in drawAll: a filter that keeps every token changes nothing.
 	slices.SortFunc(kept, func(a, b ranked) int { return int(a.id) - int(b.id) })
-	probs = probs[:n]
-	var sum float64
+	m.p = m.p[:n]
 	for i, r := range kept {
-		probs[i] = r.p
-		sum += r.p
+		m.p[i] = float32(r.p)
 	}
-	r := kept[invert(probs, u*sum)]
-	return r.id, float32((float64(r.z)-top)*inv - math.Log(sum)), nil
+	m.add()
+	r := kept[m.invert(u)]
+	return r.id, float32((float64(r.z)-float64(top))*inv - math.Log(m.sum)), nil
 }
 
 // heapify makes h a heap with the most likely token first.

@@ -7,19 +7,6 @@ import (
 	"github.com/skein-rl/skein/model"
 )
 
-// logSumExp of finite logits and -Inf, in float64.
-func logSumExp(logits []float32) float64 {
-	best := logits[0]
-	for _, v := range logits {
-		best = max(best, v)
-	}
-	var sum float64
-	for _, v := range logits {
-		sum += math.Exp(float64(v) - float64(best))
-	}
-	return float64(best) + math.Log(sum)
-}
-
 func rawLogprob(logit float32, norm float64) float32 { return float32(float64(logit) - norm) }
 
 // top lists the n likeliest tokens, likeliest first and of equal ones the lower

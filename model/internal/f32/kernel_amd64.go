@@ -143,3 +143,15 @@ func addKernel(x, y []float32) {
 		addPortable(x, y)
 	}
 }
+
+func offsetKernel(dst, src []float32, by float32) {
+	switch {
+	case len(dst) == 0:
+	case active == avx512:
+		offset512(&dst[0], &src[0], len(dst), by)
+	case active == avx2:
+		offset256(&dst[0], &src[0], len(dst), by)
+	default:
+		offsetPortable(dst, src, by)
+	}
+}

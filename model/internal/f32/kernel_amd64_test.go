@@ -53,6 +53,7 @@ func TestLoopsAgree(t *testing.T) {
 		type result struct {
 			sum, max  float32
 			silu, add []float32
+			offset    []float32
 		}
 		var first result
 		for l := portable; l <= best; l++ {
@@ -61,7 +62,8 @@ func TestLoopsAgree(t *testing.T) {
 			Exp(e, 0, 0.5) // 1.6 everywhere
 			SiLUMul(e, y, z)
 			Add(s, y)
-			got := result{Sum(x), Max(x), e, s}
+			got := result{Sum(x), Max(x), e, s, make([]float32, n)}
+			Offset(got.offset, x, -0.7)
 			if l == portable {
 				first = got
 				require.Equal(t, slices.Max(x), got.max)
@@ -73,6 +75,7 @@ func TestLoopsAgree(t *testing.T) {
 			require.Equal(t, first.sum, got.sum)
 			require.Equal(t, first.max, got.max)
 			require.Equal(t, first.add, got.add)
+			require.Equal(t, first.offset, got.offset)
 			require.InEpsilonSlice(t, first.silu, got.silu, 1e-6)
 		}
 		nan := append([]float32(nil), x...)

@@ -19,3 +19,5 @@ func maxKernel(acc *[16]float32, x []float32) { maxPortable(acc, x) }
 func siluKernel(e, gate, up []float32) { siluPortable(e, gate, up) }
 
 func addKernel(x, y []float32) { addPortable(x, y) }
+
+func offsetKernel(dst, src []float32, by float32) { offsetPortable(dst, src, by) }

@@ -111,3 +111,9 @@ func addPortable(x, y []float32) {
 		x[i] += y[i]
 	}
 }
+
+func offsetPortable(dst, src []float32, by float32) {
+	for i := range dst {
+		dst[i] = src[i] + by
+	}
+}

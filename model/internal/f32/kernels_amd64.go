@@ -137,6 +137,9 @@ func silu512(e, gate, up *float32, n int, one float32)
 //go:noescape
 func add512(x, y *float32, n int)
 
+//go:noescape
+func offset512(dst, src *float32, n int, by float32)
+
 type form256 int
 
 const (
@@ -232,6 +235,9 @@ func silu256(e, gate, up *float32, n int, one float32)
 
 //go:noescape
 func add256(x, y *float32, n int)
+
+//go:noescape
+func offset256(dst, src *float32, n int, by float32)
 
 // gemm512 calls the micro-kernel of a form and a height.
 func gemm512(f form512, mr int, a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int) {

@@ -3861,6 +3861,22 @@ loop:
 	VZEROUPPER
 	RET
 
+// func offset512(dst, src *float32, n int, by float32)
+TEXT ·offset512(SB), NOSPLIT, $0-28
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), BX
+	MOVQ n+16(FP), DX
+	VBROADCASTSS by+24(FP), Z1
+loop:
+	VADDPS (BX), Z1, Z0
+	VMOVUPS Z0, (AX)
+	ADDQ $64, AX
+	ADDQ $64, BX
+	SUBQ $16, DX
+	JNZ loop
+	VZEROUPPER
+	RET
+
 // func gemm256full1(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
 TEXT ·gemm256full1(SB), NOSPLIT, $0-72
 	MOVQ a+0(FP), AX
@@ -5666,6 +5682,22 @@ TEXT ·add256(SB), NOSPLIT, $0-24
 loop:
 	VMOVUPS (AX), Y0
 	VADDPS (BX), Y0, Y0
+	VMOVUPS Y0, (AX)
+	ADDQ $32, AX
+	ADDQ $32, BX
+	SUBQ $8, DX
+	JNZ loop
+	VZEROUPPER
+	RET
+
+// func offset256(dst, src *float32, n int, by float32)
+TEXT ·offset256(SB), NOSPLIT, $0-28
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), BX
+	MOVQ n+16(FP), DX
+	VBROADCASTSS by+24(FP), Y1
+loop:
+	VADDPS (BX), Y1, Y0
 	VMOVUPS Y0, (AX)
 	ADDQ $32, AX
 	ADDQ $32, BX

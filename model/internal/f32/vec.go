@@ -87,6 +87,16 @@ func Add(x, y []float32) {
 	}
 }
 
+// Offset sets dst to src + by; they may be one vector.
+func Offset(dst, src []float32, by float32) {
+	dst = dst[:len(src)]
+	n := len(src) &^ 15
+	offsetKernel(dst[:n], src, by)
+	for i := n; i < len(src); i++ {
+		dst[i] = src[i] + by
+	}
+}
+
 // Scale multiplies x by s.
 func Scale(x []float32, s float32) {
 	for i := range x {

@@ -116,8 +116,10 @@ func main() {
 		fold(s, "max", "VMAXPS")
 		silu(s)
 		add(s)
+		offset(s)
 		for _, f := range []string{"exp%s(x *float32, n int, table *[14][16]float32)", "sum%s(acc *[16]float32, x *float32, n int)",
-			"max%s(acc *[16]float32, x *float32, n int)", "silu%s(e, gate, up *float32, n int, one float32)", "add%s(x, y *float32, n int)"} {
+			"max%s(acc *[16]float32, x *float32, n int)", "silu%s(e, gate, up *float32, n int, one float32)", "add%s(x, y *float32, n int)",
+			"offset%s(dst, src *float32, n int, by float32)"} {
 			fmt.Fprintf(&decl, "\n//go:noescape\nfunc "+f+"\n", s.name)
 		}
 	}
@@ -341,6 +343,26 @@ func add(s isa) {
 	p("loop:")
 	p("\tVMOVUPS (AX), %s", s.r(0))
 	p("\tVADDPS (BX), %s, %s", s.r(0), s.r(0))
+	p("\tVMOVUPS %s, (AX)", s.r(0))
+	p("\tADDQ $%d, AX", 4*s.lanes)
+	p("\tADDQ $%d, BX", 4*s.lanes)
+	p("\tSUBQ $%d, DX", s.lanes)
+	p("\tJNZ loop")
+	p("\tVZEROUPPER")
+	p("\tRET")
+}
+
+// offset emits dst[i] = src[i] + by for n a positive multiple of 16.
+func offset(s isa) {
+	p("")
+	p("// func offset%s(dst, src *float32, n int, by float32)", s.name)
+	p("TEXT ·offset%s(SB), NOSPLIT, $0-28", s.name)
+	p("\tMOVQ dst+0(FP), AX")
+	p("\tMOVQ src+8(FP), BX")
+	p("\tMOVQ n+16(FP), DX")
+	p("\tVBROADCASTSS by+24(FP), %s", s.r(1))
+	p("loop:")
+	p("\tVADDPS (BX), %s, %s", s.r(1), s.r(0))
 	p("\tVMOVUPS %s, (AX)", s.r(0))
 	p("\tADDQ $%d, AX", 4*s.lanes)
 	p("\tADDQ $%d, BX", 4*s.lanes)
