@@ -13,6 +13,7 @@ type backwardScratch struct {
 	dxn           []float32 // [N, H] gradient of a normed input
 	datt          []float32 // [N, Q]
 	dqkv          []float32 // [N, Q+2KV]
+	inv           []float32 // [N]
 	dqk           []float32 // [N, Q+KV] gradient of normed q and k
 	dout, dbranch []float32 // [N, H] gradients after and before a branch's norm
 	dw            []float32 // [N, chosen] gradient of a mixture's weights
@@ -31,7 +32,7 @@ func (n *net) backwardLayer(bs *backwardScratch, b *batch, l int, ad *lora, a *a
 	bs.dact, bs.dgu = resize(bs.dact, rows*n.mlp), resize(bs.dgu, rows*2*n.mlp)
 	bs.dxn, bs.datt, bs.dqkv = resize(bs.dxn, rows*n.hidden), resize(bs.datt, rows*n.q), resize(bs.dqkv, rows*n.qkv)
 
-	dy := bs.branch(a.m, a.inv4, w.mlpNorm, rows, gl.mlpNorm)
+	dy := n.branch(bs, a.m, w.mlpNorm, rows, gl.mlpNorm)
 	if w.moe != nil {
 		n.mixBackward(bs, w.moe, a, dy, bs.dxn, rows, gl)
 	} else {
@@ -41,7 +42,7 @@ func (n *net) backwardLayer(bs *backwardScratch, b *batch, l int, ad *lora, a *a
 	}
 	bs.rmsNormBackward(bs.dx, bs.dxn, a.x1, a.inv2, w.postNorm, rows, gl.postNorm)
 
-	dy = bs.branch(a.o, a.inv3, w.attnNorm, rows, gl.attnNorm)
+	dy = n.branch(bs, a.o, w.attnNorm, rows, gl.attnNorm)
 	bs.projectBackward(bs.datt, dy, a.att, w.o, ad.at(l, fusedO), ad, rows, gl.o, g)
 	n.attendGroupsBackward(&bs.exec, b, w.window, a, bs.datt, bs.dqkv)
 	n.positionsBackward(bs, l, a, angles, rows, gl)
@@ -51,14 +52,17 @@ func (n *net) backwardLayer(bs *backwardScratch, b *batch, l int, ad *lora, a *a
 
 // branch is the gradient of what attention or MLP adds to the residual, before
 // its norm (nil = none): the norm's input was y.
-func (bs *backwardScratch) branch(y, inv, norm []float32, rows int, dw []float32) []float32 {
+func (n *net) branch(bs *backwardScratch, y, norm []float32, rows int, dw []float32) []float32 {
 	if norm == nil {
 		return bs.dx
 	}
-	n := rows * len(norm)
-	bs.dout, bs.dbranch = resize(bs.dout, n), zeroed(bs.dbranch, n)
+	bs.dout, bs.dbranch = resize(bs.dout, rows*n.hidden), zeroed(bs.dbranch, rows*n.hidden)
+	bs.inv = resize(bs.inv, rows)
+	for i := range rows {
+		bs.inv[i] = rmsScale(y[i*n.hidden:(i+1)*n.hidden], n.eps)
+	}
 	copy(bs.dout, bs.dx)
-	bs.rmsNormBackward(bs.dbranch, bs.dout, y, inv, norm, rows, dw)
+	bs.rmsNormBackward(bs.dbranch, bs.dout, y, bs.inv, norm, rows, dw)
 	return bs.dbranch
 }
 
@@ -110,7 +114,7 @@ func (bs *backwardScratch) multiplyT(dx, dy []float32, lin linear, rows int) {
 }
 
 // weightGradient adds dy^T x to the matrices of a fused projection and the sum
-// of dy's rows to their biases; dy has row stride ldy.
+// of dy's rows to its biases; dy has row stride ldy.
 func (ex *exec) weightGradient(parts []gradPart, dy []float32, ldy int, x []float32, in, rows int) {
 	if len(parts) == 0 {
 		return
@@ -118,8 +122,8 @@ func (ex *exec) weightGradient(parts []gradPart, dy []float32, ldy int, x []floa
 	ex.y = resize(ex.y, f32.PackedLen(rows, in))
 	f32.PackN(ex.pool, ex.y, x, rows, in, in)
 	for _, p := range parts {
-		f32.Gemm(ex.pool, p.out, in, rows, f32.A{Data: dy[p.at:], RowStride: 1, ColStride: ldy}, f32.Packed(ex.y, rows), p.w, in, true)
 		if p.bias == nil {
+			f32.Gemm(ex.pool, p.out, in, rows, f32.A{Data: dy[p.at:], RowStride: 1, ColStride: ldy}, f32.Packed(ex.y, rows), p.w, in, true)
 			continue
 		}
 		for i := range rows {

@@ -59,7 +59,7 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 	if cfg.Slots < 1 {
 		errs = append(errs, fmt.Errorf("slots is %d, want at least 1", cfg.Slots))
 	}
-	if limit := b.m.Config.MaxPositionEmbeddings; cfg.MaxLen < 2 || cfg.MaxLen > limit {
+	if limit := b.m.Config.ContextLimit(); cfg.MaxLen < 2 || cfg.MaxLen > limit {
 		errs = append(errs, fmt.Errorf("max_len is %d, want 2 to the model's context, %d", cfg.MaxLen, limit))
 	}
 	if cfg.Adapters < 0 {

@@ -30,8 +30,6 @@ type acts struct {
 	qk    []float32 // [N, Q+KV] before the norms of q and k
 	qkInv []float32 // [N, heads+kvHeads]
 	o, m  []float32 // [N, H] outputs of attention and MLP before their norms (sandwich)
-	inv3  []float32 // [N] of o
-	inv4  []float32 // [N] of m
 	route route     // of a mixture
 }
 
@@ -59,8 +57,7 @@ func (a *acts) resize(d dims, n int) {
 		a.qkInv = resize(a.qkInv, n*(d.heads+d.kvHeads))
 	}
 	if d.sandwich {
-		a.o, a.inv3 = resize(a.o, n*d.hidden), resize(a.inv3, n)
-		a.m, a.inv4 = resize(a.m, n*d.hidden), resize(a.inv4, n)
+		a.o, a.m = resize(a.o, n*d.hidden), resize(a.m, n*d.hidden)
 	}
 }
 
@@ -71,7 +68,7 @@ func (d dims) bytesPerRow() int64 {
 		n += d.q + d.kv + d.heads + d.kvHeads
 	}
 	if d.sandwich {
-		n += 2*d.hidden + 2
+		n += 2 * d.hidden
 	}
 	return 4 * int64(n+d.experts+4*d.chosen)
 }
@@ -134,14 +131,16 @@ func (ex *exec) down(x []float32, ad *loraLinear, scale float32, rows int) []flo
 	return ex.u
 }
 
-// rmsNorm computes y = x/rms(x)*w and the reciprocal roots. y may be x.
+// rmsNorm computes y = x/rms(x)*w and, unless inv is nil, the reciprocal roots.
 func (ex *exec) rmsNorm(y, inv, x, w []float32, eps float32, rows int) {
 	h := len(w)
 	ex.pool.Rows(rows, rowGrain(h), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			xi, yi := x[i*h:(i+1)*h], y[i*h:(i+1)*h]
 			r := rmsScale(xi, eps)
-			inv[i] = r
+			if inv != nil {
+				inv[i] = r
+			}
 			for j, v := range xi {
 				yi[j] = v * r * w[j]
 			}
@@ -198,7 +197,7 @@ func (n *net) midRows(ex *exec, l int, shares []share, a *acts, rows int) {
 		ex.project(a.x1, a.att, w.o, shares, l, fusedO, rows)
 	} else {
 		ex.project(a.o, a.att, w.o, shares, l, fusedO, rows)
-		ex.rmsNorm(a.x1, a.inv3, a.o, w.attnNorm, n.eps, rows)
+		ex.rmsNorm(a.x1, nil, a.o, w.attnNorm, n.eps, rows)
 	}
 	f32.Add(a.x1, a.x)
 	ex.rmsNorm(a.xn2, a.inv2, a.x1, w.postNorm, n.eps, rows)
@@ -228,7 +227,7 @@ func (n *net) mlpRows(ex *exec, l int, shares []share, a *acts, y []float32, row
 func (n *net) outRows(ex *exec, l int, shares []share, a *acts, out []float32, rows int) {
 	ex.y = resize(ex.y, rows*n.hidden)
 	if norm := n.layers[l].mlpNorm; norm != nil {
-		ex.rmsNorm(ex.y, a.inv4, a.m, norm, n.eps, rows)
+		ex.rmsNorm(ex.y, nil, a.m, norm, n.eps, rows)
 	} else {
 		n.mlpRows(ex, l, shares, a, ex.y, rows)
 	}

@@ -28,11 +28,12 @@ type layerGradients struct {
 
 type expertGradients struct{ gateUp, down []gradPart }
 
-// gradPart is the gradient of one matrix of a fused projection: `out` rows from
-// row `at` on.
+// gradPart is the gradient of one matrix or bias of a fused projection: `out`
+// rows from row `at` on.
 type gradPart struct {
 	at, out int
-	w, bias []float32 // [out, in], [out] or nil
+	w       []float32 // [out, in], nil for a bias
+	bias    []float32 // [out], nil for a matrix
 }
 
 // parts lists the matrices [*, in] of a fused projection.
@@ -42,6 +43,19 @@ func parts(in int, ws ...[]float32) []gradPart {
 	for _, w := range ws {
 		out = append(out, gradPart{at: at, out: len(w) / in, w: w})
 		at += len(w) / in
+	}
+	return out
+}
+
+// biases lists the biases of a fused projection, those that there are.
+func biases(bs ...[]float32) []gradPart {
+	var out []gradPart
+	at := 0
+	for _, b := range bs {
+		if len(b) > 0 {
+			out = append(out, gradPart{at: at, out: len(b), bias: b})
+		}
+		at += len(b)
 	}
 	return out
 }
@@ -58,15 +72,14 @@ func newFullGradients(c model.Config, flat []float32) (*fullGradients, error) {
 		l := &w.Layers[i]
 		lg := layerGradients{
 			inNorm: l.InputNorm, attnNorm: l.AttnOutNorm, postNorm: l.PostNorm, mlpNorm: l.MLPOutNorm,
-			qNorm: l.QNorm, kNorm: l.KNorm, o: parts(d.q, l.O),
+			qNorm: l.QNorm, kNorm: l.KNorm, o: append(parts(d.q, l.O), biases(l.OBias)...),
 		}
-		lg.o[0].bias = l.OBias
 		if c.FusedProjections {
 			lg.qkv = parts(d.hidden, l.QKV)
 		} else {
 			lg.qkv = parts(d.hidden, l.Q, l.K, l.V)
-			lg.qkv[0].bias, lg.qkv[1].bias, lg.qkv[2].bias = l.QBias, l.KBias, l.VBias
 		}
+		lg.qkv = append(lg.qkv, biases(l.QBias, l.KBias, l.VBias)...)
 		switch {
 		case c.MoE(i):
 			lg.router = parts(d.hidden, l.Router)
