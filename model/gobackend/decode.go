@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/model/internal/f32"
 	"github.com/skein-rl/skein/model/sample"
 )
 
@@ -72,13 +73,16 @@ func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]
 	if d.b.net.bytes() <= splitBytes {
 		parts = min(d.b.pool.Threads(), len(active))
 	}
+	var shared *f32.Pool // of the products of a lone part
+	if parts == 1 {
+		var release func()
+		shared, release = d.b.pool.Crew()
+		defer release()
+	}
 	errs := make([]error, parts)
 	d.b.pool.For(parts, func(p int) {
 		ln := d.lanes[p]
-		ln.pool = nil
-		if parts == 1 {
-			ln.pool = d.b.pool
-		}
+		ln.pool = shared
 		lo, hi := p*len(active)/parts, (p+1)*len(active)/parts
 		errs[p] = d.decodeLane(ctx, ln, active[lo:hi:hi])
 	})

@@ -212,7 +212,9 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, func(a, b model.PrefillRow) int { return a.Adapter - b.Adapter })
 	ln := d.lanes[0]
-	ln.pool = d.b.pool
+	var release func()
+	ln.pool, release = d.b.pool.Crew()
+	defer release()
 	for r, at := 0, 0; r < len(rows); {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("gobackend: prefill: %w", err)

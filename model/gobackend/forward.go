@@ -141,9 +141,7 @@ func (ex *exec) rmsNorm(y, inv, x, w []float32, eps float32, rows int) {
 			if inv != nil {
 				inv[i] = r
 			}
-			for j, v := range xi {
-				yi[j] = v * r * w[j]
-			}
+			f32.NormMul(yi, xi, r, w)
 		}
 	})
 }
@@ -232,8 +230,7 @@ func (n *net) outRows(ex *exec, l int, shares []share, a *acts, out []float32, r
 		n.mlpRows(ex, l, shares, a, ex.y, rows)
 	}
 	ex.pool.Rows(rows*n.hidden, 1<<14, func(lo, hi int) {
-		for i := lo; i < hi; i++ {
-			out[i] = a.x1[i] + ex.y[i]
-		}
+		copy(out[lo:hi], a.x1[lo:hi])
+		f32.Add(out[lo:hi], ex.y[lo:hi])
 	})
 }

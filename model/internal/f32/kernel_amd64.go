@@ -155,3 +155,27 @@ func offsetKernel(dst, src []float32, by float32) {
 		offsetPortable(dst, src, by)
 	}
 }
+
+func dotKernel(acc *[16]float32, x, y []float32) {
+	switch {
+	case len(x) == 0:
+	case active == avx512:
+		dot512(acc, &x[0], &y[0], len(x))
+	case active == avx2:
+		dot256(acc, &x[0], &y[0], len(x))
+	default:
+		dotPortable(acc, x, y)
+	}
+}
+
+func normKernel(y, x []float32, r float32, w []float32) {
+	switch {
+	case len(y) == 0:
+	case active == avx512:
+		norm512(&y[0], &x[0], &w[0], len(y), r)
+	case active == avx2:
+		norm256(&y[0], &x[0], &w[0], len(y), r)
+	default:
+		normPortable(y, x, r, w)
+	}
+}

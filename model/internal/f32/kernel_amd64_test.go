@@ -54,15 +54,18 @@ func TestLoopsAgree(t *testing.T) {
 			sum, max  float32
 			silu, add []float32
 			offset    []float32
+			dot       float32
+			norm      []float32
 		}
-		var first result
+		var first, before result
 		for l := portable; l <= best; l++ {
 			active = l
 			e, s := append([]float32(nil), x...), append([]float32(nil), x...)
 			Exp(e, 0, 0.5) // 1.6 everywhere
 			SiLUMul(e, y, z)
 			Add(s, y)
-			got := result{Sum(x), Max(x), e, s, make([]float32, n)}
+			got := result{Sum(x), Max(x), e, s, make([]float32, n), Dot(x, y), make([]float32, n)}
+			NormMul(got.norm, x, 0.3, y)
 			Offset(got.offset, x, -0.7)
 			if l == portable {
 				first = got
@@ -76,6 +79,12 @@ func TestLoopsAgree(t *testing.T) {
 			require.Equal(t, first.max, got.max)
 			require.Equal(t, first.add, got.add)
 			require.Equal(t, first.offset, got.offset)
+			require.Equal(t, first.norm, got.norm)
+			require.InDelta(t, first.dot, got.dot, 1e-4)
+			if l == avx512 {
+				require.Equal(t, before.dot, got.dot)
+			}
+			before = got
 			require.InEpsilonSlice(t, first.silu, got.silu, 1e-6)
 		}
 		nan := append([]float32(nil), x...)

@@ -21,3 +21,7 @@ func siluKernel(e, gate, up []float32) { siluPortable(e, gate, up) }
 func addKernel(x, y []float32) { addPortable(x, y) }
 
 func offsetKernel(dst, src []float32, by float32) { offsetPortable(dst, src, by) }
+
+func dotKernel(acc *[16]float32, x, y []float32) { dotPortable(acc, x, y) }
+
+func normKernel(y, x []float32, r float32, w []float32) { normPortable(y, x, r, w) }

@@ -117,3 +117,17 @@ func offsetPortable(dst, src []float32, by float32) {
 		dst[i] = src[i] + by
 	}
 }
+
+func dotPortable(acc *[16]float32, x, y []float32) {
+	for ; len(x) >= 16; x, y = x[16:], y[16:] {
+		for i, v := range x[:16] {
+			acc[i] += v * y[i]
+		}
+	}
+}
+
+func normPortable(y, x []float32, r float32, w []float32) {
+	for i := range y {
+		y[i] = x[i] * r * w[i]
+	}
+}

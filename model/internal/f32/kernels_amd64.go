@@ -140,6 +140,12 @@ func add512(x, y *float32, n int)
 //go:noescape
 func offset512(dst, src *float32, n int, by float32)
 
+//go:noescape
+func dot512(acc *[16]float32, x, y *float32, n int)
+
+//go:noescape
+func norm512(y, x, w *float32, n int, r float32)
+
 type form256 int
 
 const (
@@ -238,6 +244,12 @@ func add256(x, y *float32, n int)
 
 //go:noescape
 func offset256(dst, src *float32, n int, by float32)
+
+//go:noescape
+func dot256(acc *[16]float32, x, y *float32, n int)
+
+//go:noescape
+func norm256(y, x, w *float32, n int, r float32)
 
 // gemm512 calls the micro-kernel of a form and a height.
 func gemm512(f form512, mr int, a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int) {

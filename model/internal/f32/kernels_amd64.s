@@ -3877,6 +3877,43 @@ loop:
 	VZEROUPPER
 	RET
 
+// func dot512(acc *[16]float32, x, y *float32, n int)
+TEXT ·dot512(SB), NOSPLIT, $0-32
+	MOVQ acc+0(FP), CX
+	MOVQ x+8(FP), AX
+	MOVQ y+16(FP), BX
+	MOVQ n+24(FP), DX
+	VMOVUPS 0(CX), Z0
+loop:
+	VMOVUPS 0(AX), Z1
+	VFMADD231PS 0(BX), Z1, Z0
+	ADDQ $64, AX
+	ADDQ $64, BX
+	SUBQ $16, DX
+	JNZ loop
+	VMOVUPS Z0, 0(CX)
+	VZEROUPPER
+	RET
+
+// func norm512(y, x, w *float32, n int, r float32)
+TEXT ·norm512(SB), NOSPLIT, $0-36
+	MOVQ y+0(FP), AX
+	MOVQ x+8(FP), BX
+	MOVQ w+16(FP), CX
+	MOVQ n+24(FP), DX
+	VBROADCASTSS r+32(FP), Z1
+loop:
+	VMULPS (BX), Z1, Z0
+	VMULPS (CX), Z0, Z0
+	VMOVUPS Z0, (AX)
+	ADDQ $64, AX
+	ADDQ $64, BX
+	ADDQ $64, CX
+	SUBQ $16, DX
+	JNZ loop
+	VZEROUPPER
+	RET
+
 // func gemm256full1(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
 TEXT ·gemm256full1(SB), NOSPLIT, $0-72
 	MOVQ a+0(FP), AX
@@ -5701,6 +5738,47 @@ loop:
 	VMOVUPS Y0, (AX)
 	ADDQ $32, AX
 	ADDQ $32, BX
+	SUBQ $8, DX
+	JNZ loop
+	VZEROUPPER
+	RET
+
+// func dot256(acc *[16]float32, x, y *float32, n int)
+TEXT ·dot256(SB), NOSPLIT, $0-32
+	MOVQ acc+0(FP), CX
+	MOVQ x+8(FP), AX
+	MOVQ y+16(FP), BX
+	MOVQ n+24(FP), DX
+	VMOVUPS 0(CX), Y0
+	VMOVUPS 32(CX), Y1
+loop:
+	VMOVUPS 0(AX), Y2
+	VFMADD231PS 0(BX), Y2, Y0
+	VMOVUPS 32(AX), Y3
+	VFMADD231PS 32(BX), Y3, Y1
+	ADDQ $64, AX
+	ADDQ $64, BX
+	SUBQ $16, DX
+	JNZ loop
+	VMOVUPS Y0, 0(CX)
+	VMOVUPS Y1, 32(CX)
+	VZEROUPPER
+	RET
+
+// func norm256(y, x, w *float32, n int, r float32)
+TEXT ·norm256(SB), NOSPLIT, $0-36
+	MOVQ y+0(FP), AX
+	MOVQ x+8(FP), BX
+	MOVQ w+16(FP), CX
+	MOVQ n+24(FP), DX
+	VBROADCASTSS r+32(FP), Y1
+loop:
+	VMULPS (BX), Y1, Y0
+	VMULPS (CX), Y0, Y0
+	VMOVUPS Y0, (AX)
+	ADDQ $32, AX
+	ADDQ $32, BX
+	ADDQ $32, CX
 	SUBQ $8, DX
 	JNZ loop
 	VZEROUPPER

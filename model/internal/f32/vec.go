@@ -11,10 +11,13 @@ func Sum(x []float32) float32 {
 	var s [16]float32
 	n := len(x) &^ 15
 	sumKernel(&s, x[:n])
-	x = x[n:]
-	for i, v := range x {
+	for i, v := range x[n:] {
 		s[i] += v
 	}
+	return join(&s)
+}
+
+func join(s *[16]float32) float32 {
 	for w := 8; w > 0; w /= 2 {
 		for i := range w {
 			s[i] += s[i+w]
@@ -23,22 +26,26 @@ func Sum(x []float32) float32 {
 	return s[0]
 }
 
-// Dot is the inner product of two equally long vectors, in four interleaved
-// chains.
+// Dot is the inner product of two equally long vectors, in the chains of Sum.
 func Dot(x, y []float32) float32 {
 	y = y[:len(x)]
-	var s0, s1, s2, s3 float32
-	i := 0
-	for ; i+4 <= len(x); i += 4 {
-		s0 += x[i] * y[i]
-		s1 += x[i+1] * y[i+1]
-		s2 += x[i+2] * y[i+2]
-		s3 += x[i+3] * y[i+3]
+	var s [16]float32
+	n := len(x) &^ 15
+	dotKernel(&s, x[:n], y)
+	for i, v := range x[n:] {
+		s[i] += v * y[n+i]
 	}
-	for ; i < len(x); i++ {
-		s0 += x[i] * y[i]
+	return join(&s)
+}
+
+// NormMul sets y to x*r*w, element by element; y may be x.
+func NormMul(y, x []float32, r float32, w []float32) {
+	y, w = y[:len(x)], w[:len(x)]
+	n := len(x) &^ 15
+	normKernel(y[:n], x, r, w)
+	for i := n; i < len(x); i++ {
+		y[i] = x[i] * r * w[i]
 	}
-	return (s0 + s1) + (s2 + s3)
 }
 
 // Max is the largest element of a non-empty vector. A NaN is skipped unless it

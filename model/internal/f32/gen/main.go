@@ -117,9 +117,12 @@ func main() {
 		silu(s)
 		add(s)
 		offset(s)
+		dot(s)
+		norm(s)
 		for _, f := range []string{"exp%s(x *float32, n int, table *[14][16]float32)", "sum%s(acc *[16]float32, x *float32, n int)",
 			"max%s(acc *[16]float32, x *float32, n int)", "silu%s(e, gate, up *float32, n int, one float32)", "add%s(x, y *float32, n int)",
-			"offset%s(dst, src *float32, n int, by float32)"} {
+			"offset%s(dst, src *float32, n int, by float32)", "dot%s(acc *[16]float32, x, y *float32, n int)",
+			"norm%s(y, x, w *float32, n int, r float32)"} {
 			fmt.Fprintf(&decl, "\n//go:noescape\nfunc "+f+"\n", s.name)
 		}
 	}
@@ -366,6 +369,59 @@ func offset(s isa) {
 	p("\tVMOVUPS %s, (AX)", s.r(0))
 	p("\tADDQ $%d, AX", 4*s.lanes)
 	p("\tADDQ $%d, BX", 4*s.lanes)
+	p("\tSUBQ $%d, DX", s.lanes)
+	p("\tJNZ loop")
+	p("\tVZEROUPPER")
+	p("\tRET")
+}
+
+// dot emits acc[j] = fma(x[i*16+j], y[i*16+j], acc[j]) over all i, for n a
+// positive multiple of 16.
+func dot(s isa) {
+	parts := 16 / s.lanes
+	p("")
+	p("// func dot%s(acc *[16]float32, x, y *float32, n int)", s.name)
+	p("TEXT ·dot%s(SB), NOSPLIT, $0-32", s.name)
+	p("\tMOVQ acc+0(FP), CX")
+	p("\tMOVQ x+8(FP), AX")
+	p("\tMOVQ y+16(FP), BX")
+	p("\tMOVQ n+24(FP), DX")
+	for i := range parts {
+		p("\tVMOVUPS %d(CX), %s", 4*s.lanes*i, s.r(i))
+	}
+	p("loop:")
+	for i := range parts {
+		p("\tVMOVUPS %d(AX), %s", 4*s.lanes*i, s.r(parts+i))
+		p("\tVFMADD231PS %d(BX), %s, %s", 4*s.lanes*i, s.r(parts+i), s.r(i))
+	}
+	p("\tADDQ $64, AX")
+	p("\tADDQ $64, BX")
+	p("\tSUBQ $16, DX")
+	p("\tJNZ loop")
+	for i := range parts {
+		p("\tVMOVUPS %s, %d(CX)", s.r(i), 4*s.lanes*i)
+	}
+	p("\tVZEROUPPER")
+	p("\tRET")
+}
+
+// norm emits y[i] = x[i] * r * w[i] for n a positive multiple of 16.
+func norm(s isa) {
+	p("")
+	p("// func norm%s(y, x, w *float32, n int, r float32)", s.name)
+	p("TEXT ·norm%s(SB), NOSPLIT, $0-36", s.name)
+	p("\tMOVQ y+0(FP), AX")
+	p("\tMOVQ x+8(FP), BX")
+	p("\tMOVQ w+16(FP), CX")
+	p("\tMOVQ n+24(FP), DX")
+	p("\tVBROADCASTSS r+32(FP), %s", s.r(1))
+	p("loop:")
+	p("\tVMULPS (BX), %s, %s", s.r(1), s.r(0))
+	p("\tVMULPS (CX), %s, %s", s.r(0), s.r(0))
+	p("\tVMOVUPS %s, (AX)", s.r(0))
+	p("\tADDQ $%d, AX", 4*s.lanes)
+	p("\tADDQ $%d, BX", 4*s.lanes)
+	p("\tADDQ $%d, CX", 4*s.lanes)
 	p("\tSUBQ $%d, DX", s.lanes)
 	p("\tJNZ loop")
 	p("\tVZEROUPPER")
