@@ -65,9 +65,7 @@ func (a gate) forward(ex *exec, act, gu []float32, inter, rows int) {
 			g, up := gu[2*i*inter:(2*i+1)*inter], gu[(2*i+1)*inter:(2*i+2)*inter]
 			a.exponents(out, g)
 			f32.Exp(out, -1, 0)
-			for j, v := range g {
-				out[j] = v / (1 + out[j]) * up[j]
-			}
+			f32.SiLUMul(out, g, up)
 		}
 	})
 }

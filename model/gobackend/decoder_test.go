@@ -28,81 +28,99 @@ func place(a *model.Adapter) int {
 	return 1
 }
 
+// everyLoRA adapts every projection that the model has.
+func everyLoRA(c model.Config) model.LoRAConfig {
+	return model.LoRAConfig{Rank: 4, Alpha: 8, Targets: c.Projections()}
+}
+
 var allLoRA = model.LoRAConfig{Rank: 4, Alpha: 8, Targets: model.Projections}
 
 // TestRowsAreIndependent: ragged rows of one batch draw what each draws alone,
 // on any number of goroutines, in steps of any size, prefilled in any chunks.
 func TestRowsAreIndependent(t *testing.T) {
-	for _, c := range []model.Config{tinyConfig(), quickConfig()} {
-		m := randomModel(t, c, 71)
-		a := randomAdapter(t, m, allLoRA, 72)
-		solo, many := newBackend(t, m, Options{Threads: 1}), newBackend(t, m, Options{Threads: 3})
-		r := rand.New(rand.NewPCG(73, 1))
-		const rows, total = 8, 40
-		var prompts [][]int32
-		var want []model.DecodeOut
-		row := func(slot, i, n int) model.DecodeRow {
-			return model.DecodeRow{Slot: slot, Adapter: 1, Last: prompts[i][len(prompts[i])-1], MaxNew: n,
-				Sampling: model.Sampling{Temperature: 0.9, TopP: 0.95, TopK: 40, Seed: uint64(1000 + i)}}
-		}
-		for i := range rows {
-			prompts = append(prompts, randomIDs(r, c, 1+r.IntN(150)))
-			d := newDecoder(t, solo, 1, 200, a)
-			p := prompts[i]
-			require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Adapter: 1, Tokens: p[:len(p)-1]}}))
-			out, err := d.Decode(ctx, []model.DecodeRow{row(0, i, total)}, total)
-			require.NoError(t, err)
-			require.Equal(t, len(p)-1+total, d.Len(0))
-			want = append(want, out[0])
-		}
-
-		d := newDecoder(t, many, rows, 200, a)
-		var fill []model.PrefillRow
-		for i, p := range prompts {
-			fill = append(fill, model.PrefillRow{Slot: rows - 1 - i, Adapter: 1, Tokens: p[:len(p)-1]})
-		}
-		require.NoError(t, d.Prefill(ctx, fill))
-		var batch []model.DecodeRow
-		for i := range prompts {
-			batch = append(batch, row(rows-1-i, i, total))
-		}
-		got, err := d.Decode(ctx, batch, total)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
-
-		// Again, in prefill chunks of odd sizes and decode steps of 7.
-		for i, p := range prompts {
-			d.Truncate(rows-1-i, 0)
-			for p = p[:len(p)-1]; len(p) > 0; {
-				n := min(len(p), 1+r.IntN(17))
-				require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Slot: rows - 1 - i, Adapter: 1, Tokens: p[:n]}}))
-				p = p[n:]
-			}
-		}
-		got = make([]model.DecodeOut, rows)
-		for done := 0; done < total; {
-			n := min(7, total-done)
-			out, err := d.Decode(ctx, batch, n)
-			require.NoError(t, err)
-			for i, o := range out {
-				got[i].IDs, got[i].Logprobs = append(got[i].IDs, o.IDs...), append(got[i].Logprobs, o.Logprobs...)
-				batch[i].Last = o.IDs[len(o.IDs)-1]
-			}
-			done += n
-		}
-		require.Equal(t, want, got)
+	configs := oddConfigs()
+	configs["quick"] = quickConfig()
+	for name, c := range configs {
+		t.Run(name, func(t *testing.T) { testRowsAreIndependent(t, c) })
 	}
+}
+
+func testRowsAreIndependent(t *testing.T, c model.Config) {
+	m := randomModel(t, c, 71)
+	a := randomAdapter(t, m, everyLoRA(c), 72)
+	solo, many := newBackend(t, m, Options{Threads: 1}), newBackend(t, m, Options{Threads: 3})
+	r := rand.New(rand.NewPCG(73, 1))
+	const rows, total = 8, 40
+	var prompts [][]int32
+	var want []model.DecodeOut
+	row := func(slot, i, n int) model.DecodeRow {
+		return model.DecodeRow{Slot: slot, Adapter: 1, Last: prompts[i][len(prompts[i])-1], MaxNew: n,
+			Sampling: model.Sampling{Temperature: 0.9, TopP: 0.95, TopK: 40, Seed: uint64(1000 + i)}}
+	}
+	for i := range rows {
+		prompts = append(prompts, randomIDs(r, c, 1+r.IntN(150)))
+		d := newDecoder(t, solo, 1, 200, a)
+		p := prompts[i]
+		require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Adapter: 1, Tokens: p[:len(p)-1]}}))
+		out, err := d.Decode(ctx, []model.DecodeRow{row(0, i, total)}, total)
+		require.NoError(t, err)
+		require.Equal(t, len(p)-1+total, d.Len(0))
+		want = append(want, out[0])
+	}
+
+	d := newDecoder(t, many, rows, 200, a)
+	var fill []model.PrefillRow
+	for i, p := range prompts {
+		fill = append(fill, model.PrefillRow{Slot: rows - 1 - i, Adapter: 1, Tokens: p[:len(p)-1]})
+	}
+	require.NoError(t, d.Prefill(ctx, fill))
+	var batch []model.DecodeRow
+	for i := range prompts {
+		batch = append(batch, row(rows-1-i, i, total))
+	}
+	got, err := d.Decode(ctx, batch, total)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	// Again, in prefill chunks of odd sizes and decode steps of 7.
+	for i, p := range prompts {
+		d.Truncate(rows-1-i, 0)
+		for p = p[:len(p)-1]; len(p) > 0; {
+			n := min(len(p), 1+r.IntN(17))
+			require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Slot: rows - 1 - i, Adapter: 1, Tokens: p[:n]}}))
+			p = p[n:]
+		}
+	}
+	got = make([]model.DecodeOut, rows)
+	for done := 0; done < total; {
+		n := min(7, total-done)
+		out, err := d.Decode(ctx, batch, n)
+		require.NoError(t, err)
+		for i, o := range out {
+			got[i].IDs, got[i].Logprobs = append(got[i].IDs, o.IDs...), append(got[i].Logprobs, o.Logprobs...)
+			batch[i].Last = o.IDs[len(o.IDs)-1]
+		}
+		done += n
+	}
+	require.Equal(t, want, got)
 }
 
 // TestDecoderAgreesWithTrainer: the logprob of every sampled token is the
 // trainer's, at several temperatures (the probability ratio of on-policy data
 // is 1); and the adapter matters.
 func TestDecoderAgreesWithTrainer(t *testing.T) {
-	c := quickConfig()
+	configs := oddConfigs()
+	configs["quick"] = quickConfig()
+	for name, c := range configs {
+		t.Run(name, func(t *testing.T) { testDecoderAgreesWithTrainer(t, c) })
+	}
+}
+
+func testDecoderAgreesWithTrainer(t *testing.T, c model.Config) {
 	m := randomModel(t, c, 81)
-	a := randomAdapter(t, m, allLoRA, 82)
+	a := randomAdapter(t, m, everyLoRA(c), 82)
 	b := newBackend(t, m, Options{})
-	tr := newTrainer(t, b, model.TrainerConfig{LoRA: allLoRA}, a.Params)
+	tr := newTrainer(t, b, model.TrainerConfig{LoRA: a.LoRA}, a.Params)
 	r := rand.New(rand.NewPCG(83, 1))
 	for _, temperature := range []float64{0.5, 1, 1.7} {
 		d := newDecoder(t, b, 4, 256, a)
@@ -193,7 +211,12 @@ func TestAdapterSwap(t *testing.T) {
 // TestCacheOperations drives slots with random operations against a model that
 // recomputes every slot from its tokens.
 func TestCacheOperations(t *testing.T) {
-	c := tinyConfig()
+	for name, c := range oddConfigs() {
+		t.Run(name, func(t *testing.T) { testCacheOperations(t, c) })
+	}
+}
+
+func testCacheOperations(t *testing.T, c model.Config) {
 	m := randomModel(t, c, 101)
 	b := newBackend(t, m, Options{})
 	rapid.Check(t, func(rt *rapid.T) {

@@ -3,6 +3,7 @@ package gobackend
 import (
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,6 +23,27 @@ func quickConfig() model.Config {
 		NumAttentionHeads: 4, NumKeyValueHeads: 2, HeadDim: 32, MaxPositionEmbeddings: 1024, RMSNormEps: 1e-5, RopeTheta: 10000, TieWordEmbeddings: true}
 }
 
+// oddConfigs switch on everything that a plain Llama does not have, in shapes
+// with nothing a multiple of a panel. Together they cover every field of
+// model.Config that changes a computation.
+func oddConfigs() map[string]model.Config {
+	all := tinyConfig()
+	all.NumHiddenLayers, all.HeadDim = 4, 8
+	all.HiddenAct, all.QKVBias, all.OutputBias, all.QKNorm, all.SandwichNorm = "gelu_pytorch_tanh", true, true, true, true
+	all.EmbedScale, all.AttnScale, all.AttnSoftcap, all.LogitSoftcap = 1.7, 0.4, 2.5, 4
+	all.SlidingWindow, all.FullLayers = 37, []bool{false, true, false, false}
+	all.RotaryDim, all.LocalRopeTheta, all.NoRopeLayers = 6, 300, []bool{false, false, true, false}
+	all.RopeScaling = model.RopeScaling{Type: "linear", Factor: 2}
+	fused := tinyConfig()
+	fused.FusedProjections, fused.SlidingWindow, fused.RotaryDim, fused.TieWordEmbeddings = true, 5, 4, true
+	mixed := tinyConfig()
+	mixed.Experts, mixed.ExpertsPerToken, mixed.ExpertSize, mixed.NormTopK = 7, 3, 11, true
+	mixed.QKNorm, mixed.SandwichNorm, mixed.DenseLayers = true, true, []bool{false, true, false}
+	plain := tinyConfig()
+	plain.Experts, plain.ExpertsPerToken, plain.ExpertSize = 5, 2, 35
+	return map[string]model.Config{"llama": tinyConfig(), "all": all, "fused": fused, "mixture": mixed, "mixture, weights as they are": plain}
+}
+
 func randomModel(t testing.TB, c model.Config, seed uint64) *model.Model {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -30,6 +52,9 @@ func randomModel(t testing.TB, c model.Config, seed uint64) *model.Model {
 		scale, mean := 1/math.Sqrt(float64(p.Shape[len(p.Shape)-1])), 0.0
 		if len(p.Shape) == 1 {
 			scale, mean = 0.2, 1
+			if strings.HasSuffix(p.Name, ".bias") {
+				mean = 0
+			}
 		}
 		for i := range p.Len() {
 			flat[p.Offset+i] = float32(mean + scale*r.NormFloat64())
