@@ -47,7 +47,7 @@ func TestDecodesAsGo(t *testing.T) {
 			{Temperature: 1.5, TopK: 1}, {Temperature: 1.5, TopK: 7, Seed: 2}, {Temperature: 1.5, TopP: 0.6, Seed: 3},
 			{Temperature: 2, TopP: 0.5, TopK: 40, Seed: 4}, {Temperature: 1.5, TopK: 5000, TopP: 1, Seed: 5}, {TopK: 3, TopP: 0.1},
 		} {
-			x, y := decode(t, ours, 1, prompt, 24, s), decode(t, theirs, 1, prompt, 24, s)
+			x, y := decodeAt(t, ours, 1, 1, prompt, 24, s), decodeAt(t, theirs, 1, 1, prompt, 24, s)
 			require.Equal(t, y.IDs, x.IDs, "%+v", s)
 			require.InDeltaSlice(t, y.Logprobs, x.Logprobs, 2e-4, "%+v", s)
 		}
@@ -136,7 +136,7 @@ func TestDecoderAgreesWithTrainer(t *testing.T) {
 		g := model.PrefixGroup{Prompt: prompt}
 		var sampled []float32
 		for slot := range 2 {
-			out := decode(t, d, slot, prompt, 50, model.Sampling{Temperature: 0.7, Seed: uint64(slot)})
+			out := decodeAt(t, d, slot, 1, prompt, 50, model.Sampling{Temperature: 0.7, Seed: uint64(slot)})
 			sampled = append(sampled, out.Logprobs...)
 			train := make([]bool, 50)
 			for i := range train {

@@ -2,127 +2,159 @@
 
 package xla
 
-import (
-	"github.com/gomlx/gomlx/pkg/core/dtypes"
-	. "github.com/gomlx/gomlx/pkg/core/graph"
-)
-
 // Attention over a shared prompt. N = P + G*C rows: the prompt's, then each
 // member's. Prompt rows attend causally to the prompt. A member's rows attend to
 // the real prompt (its first `prompt` rows) and causally to their own member;
 // both blocks share one softmax. The prompt's keys and values meet the queries
-// of all members in one product per key/value head.
+// of all members in one product per key/value head. In window layers a row at
+// position i sees i-window+1 to i; a member's positions go on from the prompt's.
 //
 // Shapes: KV key/value heads, R query heads per key/value head, D head size.
 // Queries arrive scaled. Softmax is unnormalised: e = exp(s - max), and the row
 // sum's reciprocal is applied to the result.
 
-// attention holds the forward nodes that backward needs.
+// attention holds the forward values that backward needs.
 type attention struct {
+	*layer
 	layout
-	s  shape
-	dt dtypes.DType // of products
 
-	q0, k0, v0 *Node // prompt: [KV, R*P, D], [KV, P, D] twice
-	e0, z0, o0 *Node // [KV, R*P, P], 1/sum [KV, R*P, 1], out [KV, R*P, D]
-	q1         *Node // members: [KV, G*R*C, D], order G, R, C
-	k1, v1     *Node // [KV*G, C, D]
-	ea, eb     *Node // against the prompt [KV, G*R*C, P], against itself [KV*G, R*C, C]
-	z1, o1     *Node // [KV, G*R*C, 1], [KV, G*R*C, D]
+	q0, k0, v0     value // prompt: [KV, R*P, D], [KV, P, D] twice
+	s0, e0, z0, o0 value // [KV, R*P, P] twice, 1/sum [KV, R*P], out [KV, R*P, D]
+	q1             value // members: [KV, G*R*C, D], order G, R, C
+	k1, v1         value // [KV*G, C, D]
+	sa, ea, sb, eb value // against the prompt [KV, G*R*C, P], against itself [KV*G, R*C, C]
+	z1, o1         value // [KV, G*R*C], [KV, G*R*C, D]
 }
 
 // byHead views member rows per key/value head, byMember per head and member.
-func (a *attention) byHead(x *Node) *Node   { return Reshape(x, a.s.kv, a.G*a.s.rep()*a.C, -1) }
-func (a *attention) byMember(x *Node) *Node { return Reshape(x, a.s.kv*a.G, a.s.rep()*a.C, -1) }
+func (a *attention) byHead(x value) value {
+	return a.reshape(x, append([]int{a.s.kv, a.G * a.s.rep() * a.C}, x.dims[2:]...)...)
+}
+func (a *attention) byMember(x value) value {
+	return a.reshape(x, append([]int{a.s.kv * a.G, a.s.rep() * a.C}, x.dims[2:]...)...)
+}
 
-// Rows [P, KV*R*D] or [P, KV*D] to heads and back.
-func (a *attention) promptQ(x *Node) *Node {
-	return Reshape(TransposeAllDims(Reshape(x, a.P, a.s.kv, a.s.rep(), a.s.headDim), 1, 2, 0, 3), a.s.kv, a.s.rep()*a.P, a.s.headDim)
+// Rows [P, KV*R, D] or [P, KV, D] to heads, and heads back to [P, KV*R*D].
+func (a *attention) promptQ(x value) value {
+	return a.reshape(a.transpose(a.reshape(x, a.P, a.s.kv, a.s.rep(), a.s.headDim), 1, 2, 0, 3), a.s.kv, a.s.rep()*a.P, a.s.headDim)
 }
-func (a *attention) promptQBack(x *Node) *Node {
-	return Reshape(TransposeAllDims(Reshape(x, a.s.kv, a.s.rep(), a.P, a.s.headDim), 2, 0, 1, 3), a.P, a.s.qDim())
+func (a *attention) promptQBack(x value) value {
+	return a.reshape(a.transpose(a.reshape(x, a.s.kv, a.s.rep(), a.P, a.s.headDim), 2, 0, 1, 3), a.P, a.s.qDim())
 }
-func (a *attention) promptK(x *Node) *Node {
-	return TransposeAllDims(Reshape(x, a.P, a.s.kv, a.s.headDim), 1, 0, 2)
-}
-func (a *attention) promptKBack(x *Node) *Node {
-	return Reshape(TransposeAllDims(x, 1, 0, 2), a.P, a.s.kvDim())
+func (a *attention) promptK(x value) value { return a.transpose(x, 1, 0, 2) }
+func (a *attention) promptKBack(x value) value {
+	return a.reshape(a.transpose(x, 1, 0, 2), a.P, a.s.kvDim())
 }
 
 // Rows [G*C, ...] to heads and back.
-func (a *attention) memberQ(x *Node) *Node {
-	return Reshape(TransposeAllDims(Reshape(x, a.G, a.C, a.s.kv, a.s.rep(), a.s.headDim), 2, 0, 3, 1, 4), a.s.kv, a.G*a.s.rep()*a.C, a.s.headDim)
+func (a *attention) memberQ(x value) value {
+	return a.reshape(a.transpose(a.reshape(x, a.G, a.C, a.s.kv, a.s.rep(), a.s.headDim), 2, 0, 3, 1, 4), a.s.kv, a.G*a.s.rep()*a.C, a.s.headDim)
 }
-func (a *attention) memberQBack(x *Node) *Node {
-	return Reshape(TransposeAllDims(Reshape(x, a.s.kv, a.G, a.s.rep(), a.C, a.s.headDim), 1, 3, 0, 2, 4), a.G*a.C, a.s.qDim())
+func (a *attention) memberQBack(x value) value {
+	return a.reshape(a.transpose(a.reshape(x, a.s.kv, a.G, a.s.rep(), a.C, a.s.headDim), 1, 3, 0, 2, 4), a.G*a.C, a.s.qDim())
 }
-func (a *attention) memberK(x *Node) *Node {
-	return Reshape(TransposeAllDims(Reshape(x, a.G, a.C, a.s.kv, a.s.headDim), 2, 0, 1, 3), a.s.kv*a.G, a.C, a.s.headDim)
+func (a *attention) memberK(x value) value {
+	return a.reshape(a.transpose(a.reshape(x, a.G, a.C, a.s.kv, a.s.headDim), 2, 0, 1, 3), a.s.kv*a.G, a.C, a.s.headDim)
 }
-func (a *attention) memberKBack(x *Node) *Node {
-	return Reshape(TransposeAllDims(Reshape(x, a.s.kv, a.G, a.C, a.s.headDim), 1, 2, 0, 3), a.G*a.C, a.s.kvDim())
-}
-
-// causal is the mask [1, R*T, T] of T rows repeated for R heads.
-func (a *attention) causal(g *Graph, t int) *Node {
-	m := GreaterOrEqual(iotaI32(g, 0, t, t), iotaI32(g, 1, t, t))
-	return Reshape(BroadcastToDims(Reshape(m, 1, t, t), a.s.rep(), t, t), 1, a.s.rep()*t, t)
+func (a *attention) memberKBack(x value) value {
+	return a.reshape(a.transpose(a.reshape(x, a.s.kv, a.G, a.C, a.s.headDim), 1, 2, 0, 3), a.G*a.C, a.s.kvDim())
 }
 
-func rowMax(x *Node) *Node { return ReduceAndKeep(x, ReduceMax, -1) }
-func rowSum(x *Node) *Node { return ReduceAndKeep(x, ReduceSum, -1) }
+// causal masks scores [B, R*T, T] of T consecutive rows.
+func (a *attention) causal(scores value) value {
+	b, t := scores.dims[0], scores.dims[2]
+	i, j := a.iota("i32", 0, t, t), a.iota("i32", 1, t, t)
+	return a.masked(scores, a.broadcast(a.visible(i, j), []int{2, 3}, b, a.s.rep(), t, t))
+}
 
-func (a *attention) low(x *Node) *Node { return ConvertDType(x, a.dt) }
+// toPrompt masks scores [KV, G*R*C, P] of members against the prompt.
+func (a *attention) toPrompt(scores, prompt value) value {
+	c, p := a.C, a.P
+	end := a.broadcast(a.reshape(prompt), nil, c, p)
+	i, j := a.add(end, a.iota("i32", 0, c, p)), a.iota("i32", 1, c, p)
+	see := a.and(a.compare("LT", j, end), a.visible(i, j))
+	return a.masked(scores, a.broadcast(see, []int{2, 3}, a.s.kv, a.G*a.s.rep(), c, p))
+}
 
-// softmaxOf exponentiates in f32 and rounds to the product type, so that sums
+// visible says whether position i sees position j in this layer.
+func (y *layer) visible(i, j value) value {
+	see := y.compare("LE", j, i)
+	if w := y.kind.window; w > 0 {
+		see = y.and(see, y.compare("LT", y.sub(i, j), y.constant("i32", float64(w), i.dims...)))
+	}
+	return see
+}
+
+// masked hides scores; the mask has as many elements, in the same order.
+func (n *net) masked(scores, see value) value {
+	return n.choose(n.reshape(see, scores.dims...), scores, n.constant("f32", -1e30, scores.dims...))
+}
+
+func (a *attention) rowMax(x value) value { return a.reduce(x, "maximum", 2) }
+func (a *attention) rowSum(x value) value { return a.reduce(x, "add", 2) }
+
+// minus and times apply a value per row, [B, T], to [B, T, ...].
+func (a *attention) minus(x, row value) value { return a.sub(x, a.spread(row, x.dims[2])) }
+func (a *attention) times(x, row value) value { return a.mul(x, a.spread(row, x.dims[2])) }
+
+func (a *attention) reciprocal(x value) value { return a.div(a.constant("f32", 1, x.dims...), x) }
+
+// softmaxOf exponentiates in f32 and rounds to the compute type, so that sums
 // and products see the same numbers.
-func (a *attention) softmaxOf(scores, top *Node) *Node { return a.low(Exp(Sub(scores, top))) }
+func (a *attention) softmaxOf(scores, top value) value {
+	return a.low(a.exp(a.minus(scores, top)))
+}
 
-func f32(x *Node) *Node { return ConvertDType(x, dtypes.Float32) }
+func (a *attention) f32(x value) value { return a.convert(x, "f32") }
 
-// attend computes attention of q [N, heads*D], k and v [N, KV*D], given in the
-// product type, with the prompt's real length [1] i32. The result [N, heads*D]
+// attend computes attention of q [N, heads, D], k and v [N, KV, D], given in the
+// compute type, with the prompt's real length [1] i32. The result [N, heads*D]
 // is f32.
-func attend(l layout, s shape, q, k, v, prompt *Node) (*Node, *attention) {
-	a := &attention{layout: l, s: s, dt: q.DType()}
-	g, n := q.Graph(), l.rows()
-	a.q0, a.k0, a.v0 = a.promptQ(cut(q, 0, 0, l.P)), a.promptK(cut(k, 0, 0, l.P)), a.promptK(cut(v, 0, 0, l.P))
-	s0 := masked(batchABt(a.q0, a.k0), a.causal(g, l.P))
-	a.e0 = a.softmaxOf(s0, rowMax(s0))
-	a.z0 = Reciprocal(rowSum(f32(a.e0)))
-	a.o0 = Mul(batchAB(a.e0, a.v0), a.z0)
+func (y *layer) attend(l layout, q, k, v, prompt value) (value, *attention) {
+	a := &attention{layer: y, layout: l}
+	n, c := l.rows(), y.s.attnCap
+	a.q0, a.k0, a.v0 = a.promptQ(a.slice(q, 0, 0, l.P)), a.promptK(a.slice(k, 0, 0, l.P)), a.promptK(a.slice(v, 0, 0, l.P))
+	a.s0 = a.capped(a.batchABt(a.q0, a.k0), c)
+	s0 := a.causal(a.s0)
+	a.e0 = a.softmaxOf(s0, a.rowMax(s0))
+	a.z0 = a.reciprocal(a.rowSum(a.f32(a.e0)))
+	a.o0 = a.times(a.batchAB(a.e0, a.v0), a.z0)
 
-	a.q1, a.k1, a.v1 = a.memberQ(cut(q, 0, l.P, n)), a.memberK(cut(k, 0, l.P, n)), a.memberK(cut(v, 0, l.P, n))
-	inPrompt := LessThan(iotaI32(g, 2, 1, 1, l.P), BroadcastToDims(Reshape(prompt, 1, 1, 1), 1, 1, l.P))
-	sa := masked(batchABt(a.q1, a.k0), inPrompt)
-	sb := masked(batchABt(a.byMember(a.q1), a.k1), a.causal(g, l.C))
-	top := Max(rowMax(sa), a.byHead(rowMax(sb)))
+	a.q1, a.k1, a.v1 = a.memberQ(a.slice(q, 0, l.P, n)), a.memberK(a.slice(k, 0, l.P, n)), a.memberK(a.slice(v, 0, l.P, n))
+	a.sa = a.capped(a.batchABt(a.q1, a.k0), c)
+	a.sb = a.capped(a.batchABt(a.byMember(a.q1), a.k1), c)
+	sa, sb := a.toPrompt(a.sa, prompt), a.causal(a.sb)
+	top := a.binary("maximum", a.rowMax(sa), a.byHead(a.rowMax(sb)))
 	a.ea, a.eb = a.softmaxOf(sa, top), a.softmaxOf(sb, a.byMember(top))
-	a.z1 = Reciprocal(Add(rowSum(f32(a.ea)), a.byHead(rowSum(f32(a.eb)))))
-	a.o1 = Mul(Add(batchAB(a.ea, a.v0), a.byHead(batchAB(a.eb, a.v1))), a.z1)
-	return Concatenate([]*Node{a.promptQBack(a.o0), a.memberQBack(a.o1)}, 0), a
+	a.z1 = a.reciprocal(a.add(a.rowSum(a.f32(a.ea)), a.byHead(a.rowSum(a.f32(a.eb)))))
+	a.o1 = a.times(a.add(a.batchAB(a.ea, a.v0), a.byHead(a.batchAB(a.eb, a.v1))), a.z1)
+	return a.concat(0, a.promptQBack(a.o0), a.memberQBack(a.o1)), a
 }
 
 // back gives the gradients of q, k and v, f32, from that of the result. With
 // P = e/z and O = P·V: dV = Pᵀ·dO, dS = P∘(dO·Vᵀ - rowsum(dO∘O)), dQ = dS·K,
-// dK = dSᵀ·Q.
-func (a *attention) back(do *Node) (dq, dk, dv *Node) {
+// dK = dSᵀ·Q; dS passes the cap on its way.
+func (a *attention) back(do value) (dq, dk, dv value) {
 	n := a.rows()
-	d0 := Mul(a.promptQ(cut(do, 0, 0, a.P)), a.z0) // dO/z
+	ds := func(e, dp, rows, scores value) value {
+		return a.low(a.cappedBack(scores, a.mul(a.f32(e), a.minus(dp, rows)), a.s.attnCap))
+	}
+	d0 := a.times(a.promptQ(a.slice(do, 0, 0, a.P)), a.z0) // dO/z
 	d0c := a.low(d0)
-	ds0 := a.low(Mul(f32(a.e0), Sub(batchABt(d0c, a.v0), rowSum(Mul(d0, a.o0)))))
-	dv0, dq0, dk0 := batchAtB(a.e0, d0c), batchAB(ds0, a.k0), batchAtB(ds0, a.q0)
+	ds0 := ds(a.e0, a.batchABt(d0c, a.v0), a.rowSum(a.mul(d0, a.o0)), a.s0)
+	dv0, dq0, dk0 := a.batchAtB(a.e0, d0c), a.batchAB(ds0, a.k0), a.batchAtB(ds0, a.q0)
 
-	d1 := Mul(a.memberQ(cut(do, 0, a.P, n)), a.z1)
+	d1 := a.times(a.memberQ(a.slice(do, 0, a.P, n)), a.z1)
 	d1c := a.low(d1)
-	r1 := rowSum(Mul(d1, a.o1))
-	dsa := a.low(Mul(f32(a.ea), Sub(batchABt(d1c, a.v0), r1)))
-	dsb := a.low(Mul(f32(a.eb), Sub(batchABt(a.byMember(d1c), a.v1), a.byMember(r1))))
-	dv0 = Add(dv0, batchAtB(a.ea, d1c))
-	dk0 = Add(dk0, batchAtB(dsa, a.q1))
-	dv1, dk1 := batchAtB(a.eb, a.byMember(d1c)), batchAtB(dsb, a.byMember(a.q1))
-	dq1 := Add(batchAB(dsa, a.k0), a.byHead(batchAB(dsb, a.k1)))
+	r1 := a.rowSum(a.mul(d1, a.o1))
+	dsa := ds(a.ea, a.batchABt(d1c, a.v0), r1, a.sa)
+	dsb := ds(a.eb, a.batchABt(a.byMember(d1c), a.v1), a.byMember(r1), a.sb)
+	dv0 = a.add(dv0, a.batchAtB(a.ea, d1c))
+	dk0 = a.add(dk0, a.batchAtB(dsa, a.q1))
+	dv1, dk1 := a.batchAtB(a.eb, a.byMember(d1c)), a.batchAtB(dsb, a.byMember(a.q1))
+	dq1 := a.add(a.batchAB(dsa, a.k0), a.byHead(a.batchAB(dsb, a.k1)))
 
-	join := func(p, m *Node) *Node { return Concatenate([]*Node{p, m}, 0) }
-	return join(a.promptQBack(dq0), a.memberQBack(dq1)), join(a.promptKBack(dk0), a.memberKBack(dk1)), join(a.promptKBack(dv0), a.memberKBack(dv1))
+	return a.concat(0, a.promptQBack(dq0), a.memberQBack(dq1)),
+		a.concat(0, a.promptKBack(dk0), a.memberKBack(dk1)),
+		a.concat(0, a.promptKBack(dv0), a.memberKBack(dv1))
 }

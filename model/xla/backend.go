@@ -46,10 +46,13 @@ func Open(m *model.Model, o Options) (model.Backend, error) {
 		return nil, err
 	}
 	s := shapeOf(m.Config)
+	if m.Config.Experts > m.Config.ExpertsPerToken {
+		d.log.Warn("xla: a mixture of experts runs densely here: every expert for every token",
+			"experts", m.Config.Experts, "experts_per_token", m.Config.ExpertsPerToken)
+	}
 	w, err := loadWeights(d, s, m.Weights)
 	if err != nil {
-		d.backend.Finalize()
-		return nil, err
+		return nil, errors.Join(err, d.client.Destroy())
 	}
 	return &backend{dev: d, model: identity{m.Config, m.Digest}, shape: s, weights: w}, nil
 }
@@ -88,6 +91,5 @@ func (b *backend) Close() error {
 	b.closed = true
 	err := b.programs.close()
 	b.weights.free()
-	b.dev.backend.Finalize()
-	return err
+	return errors.Join(err, b.dev.client.Destroy())
 }

@@ -48,11 +48,11 @@ func BenchmarkDecode(b *testing.B) {
 				d := newDecoder(b, open(b, m, dtype), slots, 1024)
 				require.NoError(b, d.SetAdapter(1, randomAdapter(b, m, qkvo, 1)))
 				prompt := randomTokens(rand.New(rand.NewPCG(1, 1)), 200, smol.VocabSize)
-				require.NoError(b, d.Prefill(b.Context(), []model.PrefillRow{{Slot: 0, Tokens: prompt}}))
+				require.NoError(b, d.Prefill(b.Context(), []model.PrefillRow{{Slot: 0, Adapter: 1, Tokens: prompt}}))
 				var rows []model.DecodeRow
 				for s := range slots {
 					require.NoError(b, d.CopyPrefix(s, 0, len(prompt)))
-					rows = append(rows, model.DecodeRow{Slot: s, Last: 5, MaxNew: 32, Sampling: model.Sampling{Temperature: 1, Seed: uint64(s)}})
+					rows = append(rows, model.DecodeRow{Slot: s, Adapter: 1, Last: 5, MaxNew: 32, Sampling: model.Sampling{Temperature: 1, Seed: uint64(s)}})
 				}
 				step := func() {
 					_, err := d.Decode(b.Context(), rows, 32)

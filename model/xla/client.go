@@ -3,30 +3,23 @@
 package xla
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
 	"unsafe"
 
 	"github.com/gomlx/go-xla/pkg/pjrt"
-	xdtypes "github.com/gomlx/go-xla/pkg/types/dtypes"
-	gomlx "github.com/gomlx/gomlx/backends/xla"
-	"github.com/gomlx/gomlx/pkg/core/dtypes"
-	"github.com/gomlx/gomlx/pkg/core/shapes"
+	"github.com/gomlx/go-xla/pkg/types/dtypes"
 )
 
-// device is one PJRT client: GoMLX's and ours, so that both share buffers.
+// device is one PJRT client.
 type device struct {
-	backend *gomlx.Backend
-	client  *pjrt.Client
-	log     *slog.Logger
-	name    string // cpu, cuda, ...
-	elem    string // f32 or bf16: weights, caches and operands of products
+	client *pjrt.Client
+	log    *slog.Logger
+	name   string // cpu, cuda, ...
+	elem   string // f32 or bf16: weights, caches and operands of products
+	limits limits
 }
 
 func openDevice(o Options) (*device, error) {
@@ -35,77 +28,27 @@ func openDevice(o Options) (*device, error) {
 		return nil, err
 	}
 	defer limitThreads(o.Threads)()
-	gomlx.EnableAutoInstall(false)
-	var options pjrt.NamedValuesMap
-	if o.Device == "cpu" {
-		options = pjrt.NamedValuesMap{"cpu_device_count": int64(1)}
+	options := pjrt.NamedValuesMap{}
+	switch o.Device {
+	case "cpu":
+		options["cpu_device_count"] = int64(1)
+	case "cuda":
+		defer cudaEnvironment(file)()
+		// Memory is taken as it is needed: other processes may use the card too.
+		options["allocator"], options["preallocate"], options["memory_fraction"] = "bfc", false, float32(0.9)
 	}
-	b, err := gomlx.NewWithOptions(file, options)
+	plugin, err := pjrt.GetPlugin(file)
+	if err != nil {
+		return nil, fmt.Errorf("xla: load plugin %s for device %q: %w", file, o.Device, err)
+	}
+	client, err := plugin.NewClient(options)
 	if err != nil {
 		return nil, fmt.Errorf("xla: open device %q with plugin %s: %w", o.Device, file, err)
 	}
-	// GoMLX doesn't show its client; any buffer does.
-	probe, err := b.BufferFromFlatData(0, []float32{0}, shapes.Make(dtypes.Float32, 1))
-	if err != nil {
-		b.Finalize()
-		return nil, fmt.Errorf("xla: first transfer to device %q: %w", o.Device, err)
+	if len(client.AddressableDevices()) == 0 {
+		return nil, errors.Join(fmt.Errorf("xla: plugin %s has no device of kind %q", file, o.Device), client.Destroy())
 	}
-	buf := probe.(*pjrt.Buffer)
-	d := &device{backend: b, client: buf.Client(), log: o.Logger, name: o.Device, elem: o.Dtype}
-	return d, buf.Destroy()
-}
-
-// threadsMu guards the environment while a client reads it.
-var threadsMu sync.Mutex
-
-// limitThreads sets the variable that a new CPU client sizes its thread pool by;
-// the returned function restores it.
-func limitThreads(n int) func() {
-	if n == 0 {
-		return func() {}
-	}
-	threadsMu.Lock()
-	old, was := os.LookupEnv("NPROC")
-	// Setenv fails only on a malformed name or value.
-	_ = os.Setenv("NPROC", strconv.Itoa(n))
-	return func() {
-		if was {
-			_ = os.Setenv("NPROC", old)
-		} else {
-			_ = os.Unsetenv("NPROC")
-		}
-		threadsMu.Unlock()
-	}
-}
-
-// findPlugin resolves the plugin's file. where is a file, a list of folders, or
-// empty for the environment's.
-func findPlugin(where, dev string) (string, error) {
-	source := fmt.Sprintf("plugin %q", where)
-	if where == "" {
-		where = os.Getenv(PluginEnv)
-		source = PluginEnv
-		if where == "" {
-			return "", fmt.Errorf("%w for device %q: %s is not set; run make plugin and set it to the folder of pjrt_c_api_%s_plugin.so",
-				ErrNoPlugin, dev, PluginEnv, dev)
-		}
-	}
-	patterns := []string{"pjrt_c_api_" + dev + "_plugin.so", "pjrt_c_api_" + dev + "_plugin.dylib", "pjrt[-_]plugin[-_]" + dev + ".so", "xla_" + dev + "*_plugin.so"}
-	for dir := range strings.SplitSeq(where, ":") {
-		if dir == "" {
-			continue
-		}
-		if fi, err := os.Stat(dir); err == nil && !fi.IsDir() {
-			return filepath.Abs(dir)
-		}
-		for _, p := range patterns {
-			if found, _ := filepath.Glob(filepath.Join(dir, p)); len(found) > 0 {
-				return filepath.Abs(found[0])
-			}
-		}
-	}
-	return "", fmt.Errorf("%w for device %q: %s=%s has no pjrt_c_api_%s_plugin.so; run make plugin, or point %s at a folder that has it",
-		ErrNoPlugin, dev, source, where, dev, PluginEnv)
+	return &device{client: client, log: o.Logger, name: o.Device, elem: o.Dtype, limits: limitsOf(o.Device)}, nil
 }
 
 // program is a compiled StableHLO module.
@@ -133,7 +76,7 @@ func (d *device) compile(name string, e *emitter, results []value) (*program, er
 }
 
 func (d *device) emitter() *emitter {
-	return &emitter{alias: map[int]int{}, exactF32: d.name != "cpu"}
+	return &emitter{alias: map[int]int{}, accel: d.name != "cpu"}
 }
 
 // run executes and returns the results; donated arguments are gone afterwards.
@@ -149,8 +92,8 @@ func (p *program) close() error {
 	return p.exec.Destroy()
 }
 
-var elemTypes = map[string]xdtypes.DType{
-	"f32": xdtypes.Float32, "bf16": xdtypes.BFloat16, "i32": xdtypes.Int32, "ui32": xdtypes.Uint32, "i1": xdtypes.Bool, "f64": xdtypes.Float64,
+var elemTypes = map[string]dtypes.DType{
+	"f32": dtypes.Float32, "bf16": dtypes.BFloat16, "i32": dtypes.Int32, "ui32": dtypes.Uint32, "i1": dtypes.Bool, "f64": dtypes.Float64,
 }
 
 func elemSize(elem string) int {
@@ -216,6 +159,11 @@ func (d *device) putElem(x []float32, dims ...int) (*pjrt.Buffer, error) {
 		h[i] = bf16(v)
 	}
 	return d.put(bytesOf(h), "bf16", dims...)
+}
+
+// zeros is a tensor of zeros in the compute type.
+func (d *device) zeros(dims ...int) (*pjrt.Buffer, error) {
+	return d.put(make([]byte, count(dims)*elemSize(d.elem)), d.elem, dims...)
 }
 
 // get reads a 32-bit buffer of known length back.

@@ -20,10 +20,23 @@ type rowState struct {
 	last int32
 	left int // tokens it may still make
 	done bool
+	// host: the row is drawn on the host from its logits; history is its
+	// sequence then.
+	host    bool
+	history []int32
 }
 
-// Decode runs all rows together, up to decodeSteps tokens per device call.
-// Slots that are not named idle through the call.
+// onHost says whether a row is drawn on the host: whatever the device's sampler
+// does not know.
+func onHost(r model.DecodeRow) bool {
+	r.Raw, r.Sampling.MinP = false, 0
+	return sample.NeedsHost(&r)
+}
+
+// Decode runs all rows together, many tokens per device call; one per call while
+// a row among them needs the host. Rows that don't are drawn on the device in
+// either case, so their numbers stay the same. Slots that are not named idle
+// through the call.
 func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]model.DecodeOut, error) {
 	if err := d.check(ctx); err != nil {
 		return nil, err
@@ -36,12 +49,15 @@ func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]
 	for i := range slots {
 		slots[i] = rowState{row: -1, done: true}
 	}
-	need, stops := 0, 0
+	need := 0
+	spec := decodeSpec{slots: d.cfg.Slots}
 	for i, r := range rows {
 		left := min(n, r.MaxNew)
-		slots[r.Slot] = rowState{row: i, last: r.Last, left: left}
+		slots[r.Slot] = rowState{row: i, last: r.Last, left: left, host: onHost(r), history: slices.Clone(r.History)}
 		need = max(need, d.length[r.Slot]+left+1)
-		stops = max(stops, len(r.Stop))
+		spec.stops = max(spec.stops, len(r.Stop))
+		spec.filter = spec.filter || filters(r.Sampling)
+		spec.raw = spec.raw || r.Raw
 	}
 	if len(rows) == 0 {
 		return out, nil
@@ -49,35 +65,28 @@ func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]
 	if err := d.reserve(need); err != nil {
 		return nil, err
 	}
-	spec := decodeSpec{slots: d.cfg.Slots, size: d.size, steps: decodeSteps, stops: bucket(stops, stopSizes)}
-	for _, r := range rows {
-		spec.filter = spec.filter || filters(r.Sampling)
-	}
-	p, err := d.b.stablehlo(fmt.Sprintf("decode %v %v", spec, d.lora), func(e *emitter) []value {
-		return emitDecode(e, d.b.shape, d.b.dev.elem, d.lora, spec)
-	})
-	if err != nil {
-		return nil, err
-	}
-	for n > 0 {
+	spec.size, spec.stops = d.size, bucket(spec.stops, stopSizes)
+	for n > 0 && slices.ContainsFunc(slots, func(s rowState) bool { return !s.done }) {
 		if err := d.check(ctx); err != nil {
 			return out, err
 		}
-		steps := min(n, decodeSteps)
-		if err := d.decode(p, spec, rows, slots, steps, out); err != nil {
+		spec.logits = slices.ContainsFunc(slots, func(s rowState) bool { return !s.done && s.host })
+		spec.steps = d.b.dev.limits.steps
+		if spec.logits {
+			spec.steps = 1
+		}
+		steps := min(n, spec.steps)
+		if err := d.decode(spec, rows, slots, steps, out); err != nil {
 			return nil, err
 		}
 		n -= steps
-		if !slices.ContainsFunc(slots, func(s rowState) bool { return !s.done }) {
-			break
-		}
 	}
 	return out, nil
 }
 
-// filters says whether a row needs top-k or top-p; greedy rows never do.
+// filters says whether a row needs top-k, top-p or min-p; greedy rows never do.
 func filters(s model.Sampling) bool {
-	return s.Temperature > 0 && (s.TopK > 0 || s.TopP > 0 && s.TopP < 1)
+	return s.Temperature > 0 && (s.TopK > 0 || s.TopP > 0 && s.TopP < 1 || s.MinP > 0)
 }
 
 func (d *decoder) validateRows(rows []model.DecodeRow, n int) error {
@@ -107,22 +116,25 @@ func (d *decoder) validateRows(rows []model.DecodeRow, n int) error {
 		if err := d.checkTokens([]int32{r.Last}); err != nil {
 			bad("last %w", err)
 		}
-		if err := sample.Check(r.Sampling); err != nil {
+		if err := sample.CheckRow(&r, d.b.shape.vocab); err != nil {
+			bad("%w", err)
+		}
+		if err := d.stack.has(r.Adapter); err != nil {
 			bad("%w", err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// decode is one device call: it advances every unfinished slot.
-func (d *decoder) decode(p *program, spec decodeSpec, rows []model.DecodeRow, slots []rowState, steps int, out []model.DecodeOut) error {
+// decodeArgs uploads a call's inputs in the order of emitDecode.
+func (d *decoder) decodeArgs(spec decodeSpec, rows []model.DecodeRow, slots []rowState, steps int) (args []*pjrt.Buffer, err error) {
 	b := d.cfg.Slots
-	last, pos, active, limit := make([]int32, b), make([]int32, b), make([]bool, b), make([]int32, b)
+	last, pos, place, active, limit := make([]int32, b), make([]int32, b), make([]int32, b), make([]bool, b), make([]int32, b)
 	stop := make([]int32, b*spec.stops)
 	for i := range stop {
 		stop[i] = -1
 	}
-	greedy, inv, topK, topP := make([]bool, b), make([]float32, b), make([]int32, b), make([]float32, b)
+	greedy, inv, topK, topP, minP := make([]bool, b), make([]float32, b), make([]int32, b), make([]float32, b), make([]float32, b)
 	u := make([]float64, spec.steps*b)
 	for i, s := range slots {
 		pos[i] = int32(d.length[i])
@@ -131,7 +143,7 @@ func (d *decoder) decode(p *program, spec decodeSpec, rows []model.DecodeRow, sl
 			continue
 		}
 		r := rows[s.row]
-		last[i], active[i], limit[i] = s.last, true, int32(s.left)
+		last[i], place[i], active[i], limit[i] = s.last, int32(r.Adapter), true, int32(s.left)
 		copy(stop[i*spec.stops:], r.Stop)
 		if r.Sampling.Temperature > 0 {
 			greedy[i], inv[i] = false, float32(1/r.Sampling.Temperature)
@@ -140,14 +152,12 @@ func (d *decoder) decode(p *program, spec decodeSpec, rows []model.DecodeRow, sl
 			}
 		}
 		if filters(r.Sampling) {
-			topK[i] = int32(min(r.Sampling.TopK, math.MaxInt32))
+			topK[i], minP[i] = int32(min(r.Sampling.TopK, math.MaxInt32)), float32(r.Sampling.MinP)
 			if r.Sampling.TopP > 0 {
 				topP[i] = float32(r.Sampling.TopP)
 			}
 		}
 	}
-	var args []*pjrt.Buffer
-	var err error
 	add := func(buf *pjrt.Buffer, e error) {
 		args = append(args, buf)
 		err = errors.Join(err, e)
@@ -155,6 +165,7 @@ func (d *decoder) decode(p *program, spec decodeSpec, rows []model.DecodeRow, sl
 	dev := d.b.dev
 	add(dev.putI32(last, b))
 	add(dev.putI32(pos, b))
+	add(dev.putI32(place, b))
 	add(dev.putBool(active, b))
 	add(dev.putI32(limit, b))
 	add(dev.putI32(stop, b, spec.stops))
@@ -162,10 +173,27 @@ func (d *decoder) decode(p *program, spec decodeSpec, rows []model.DecodeRow, sl
 	add(dev.putF32(inv, b))
 	add(dev.putI32(topK, b))
 	add(dev.putF32(topP, b))
+	add(dev.putF32(minP, b))
 	add(dev.putF64(u, spec.steps, b))
 	add(dev.putI32([]int32{int32(steps)}))
 	if err != nil {
 		free(args...)
+		return nil, err
+	}
+	return args, nil
+}
+
+// decode is one device call: it advances every unfinished slot.
+func (d *decoder) decode(spec decodeSpec, rows []model.DecodeRow, slots []rowState, steps int, out []model.DecodeOut) error {
+	st := d.stack.shape
+	p, err := d.b.stablehlo(fmt.Sprintf("decode %v %v", spec, st), func(e *emitter) []value {
+		return emitDecode(e, d.b.shape, d.b.dev.elem, st, spec)
+	})
+	if err != nil {
+		return err
+	}
+	args, err := d.decodeArgs(spec, rows, slots, steps)
+	if err != nil {
 		return err
 	}
 	res, err := d.runCaches(p, args, true)
@@ -173,43 +201,62 @@ func (d *decoder) decode(p *program, spec decodeSpec, rows []model.DecodeRow, sl
 		return err
 	}
 	defer free(res...)
-	ids, err := get[int32](res[0], spec.steps*b)
+	n := spec.steps * d.cfg.Slots
+	var got drawn
+	if got.ids, err = get[int32](res[0], n); err == nil {
+		got.lps, err = get[float32](res[1], n)
+	}
+	if err == nil && spec.raw {
+		got.raws, err = get[float32](res[2], n)
+	}
 	if err != nil {
 		return err
 	}
-	lps, err := get[float32](res[1], spec.steps*b)
-	if err != nil {
-		return err
+	if spec.logits {
+		if err := d.drawOnHost(res[3], rows, slots, out); err != nil {
+			return err
+		}
 	}
 	for i := range slots {
-		if err := d.collect(i, &slots[i], rows, ids, lps, steps, out); err != nil {
-			return err
+		if !slots[i].host {
+			d.collect(i, &slots[i], rows, got, steps, out)
 		}
 	}
 	return nil
 }
 
-// collect takes one slot's tokens out of a call's results ([steps, B]).
-func (d *decoder) collect(slot int, s *rowState, rows []model.DecodeRow, ids []int32, lps []float32, steps int, out []model.DecodeOut) error {
+// drawn are a call's tokens, [steps, B].
+type drawn struct {
+	ids       []int32
+	lps, raws []float32
+}
+
+// collect takes one slot's tokens out of a call's results.
+func (d *decoder) collect(slot int, s *rowState, rows []model.DecodeRow, got drawn, steps int, out []model.DecodeOut) {
 	if s.done {
-		return nil
+		return
 	}
 	r, o := rows[s.row], &out[s.row]
 	for t := range steps {
-		id, lp := ids[t*d.cfg.Slots+slot], lps[t*d.cfg.Slots+slot]
+		at := t*d.cfg.Slots + slot
+		id, lp := got.ids[at], got.lps[at]
 		if id < 0 {
 			break
 		}
+		d.length[slot]++ // the token fed, not the one drawn
 		if int(id) >= d.b.shape.vocab || math.IsNaN(float64(lp)) || math.IsInf(float64(lp), 0) {
-			return fmt.Errorf("xla: decode row %d: the logits at position %d are not finite (token %d, logprob %v): check the adapter for NaN or overflow",
-				s.row, d.length[slot]+1, id, lp)
+			o.Err = fmt.Errorf("xla: decode row %d at position %d: %w (token %d, logprob %v): check the adapter for NaN or overflow",
+				s.row, d.length[slot], sample.ErrNonFinite, id, lp)
+			s.done = true
+			return
 		}
 		o.IDs, o.Logprobs = append(o.IDs, id), append(o.Logprobs, lp)
-		d.length[slot]++ // the token fed, not the one drawn
+		if r.Raw {
+			o.Raw = append(o.Raw, got.raws[at])
+		}
 		s.last = id
 		s.left--
 		o.Stopped = slices.Contains(r.Stop, id)
 	}
 	s.done = o.Stopped || s.left <= 0
-	return nil
 }

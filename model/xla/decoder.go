@@ -11,34 +11,23 @@ import (
 	"github.com/skein-rl/skein/model"
 )
 
-// cacheSizes are the cache capacities programs are compiled for; the caches
-// grow and shrink with the longest sequence held. Few, because each costs a
-// second or two of compiling per program.
-var cacheSizes = []int{128, 256, 512, 1024, 2048}
+// maxAdapters bounds the places of a decoder: every row pays for all of them.
+const maxAdapters = 64
 
-// prefillSizes are the row lengths prefill is compiled for; longer rows take
-// several calls.
-var prefillSizes = []int{16, 64, 256}
-
-// stopSizes are how many stop ids a decode program takes per row.
-var stopSizes = []int{4, 16, 64}
-
-// decodeSteps is the most tokens one decode call can make.
-const decodeSteps = 64
+var errClosed = errors.New("xla: the decoder is closed")
 
 // decoder implements model.Decoder. The batch is always all slots: rows that
 // don't take part are computed and ignored, so that a row's numbers never depend
 // on its company.
 type decoder struct {
-	b       *backend
-	cfg     model.DecoderConfig
-	size    int            // positions per slot now allocated
-	caches  []*pjrt.Buffer // K, V of each layer
-	length  []int          // cached tokens per slot
-	lora    *loraShape     // nil without an adapter
-	adapter []*pjrt.Buffer // one flat vector per layer when lora != nil
-	broken  error          // a failed call left no caches
-	closed  bool
+	b      *backend
+	cfg    model.DecoderConfig
+	size   int            // positions per slot now allocated
+	caches []*pjrt.Buffer // K, V of each layer
+	length []int          // cached tokens per slot
+	stack  stack          // adapters
+	broken error          // a failed call left no caches
+	closed bool
 }
 
 // NewDecoder makes a decoder of cfg.Slots slots. Programs compile on first use.
@@ -50,13 +39,17 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 	if limit := b.model.Config.MaxPositionEmbeddings; cfg.MaxLen < 1 || cfg.MaxLen > limit {
 		errs = append(errs, fmt.Errorf("xla: decoder max_len %d: want 1 to the model's max_position_embeddings %d", cfg.MaxLen, limit))
 	}
+	if cfg.Adapters < 0 || cfg.Adapters > maxAdapters {
+		errs = append(errs, fmt.Errorf("xla: decoder adapters %d: want 0 (one) to %d", cfg.Adapters, maxAdapters))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	if err := b.acquire(); err != nil {
 		return nil, err
 	}
-	d := &decoder{b: b, cfg: cfg, length: make([]int, cfg.Slots)}
+	places := max(1, cfg.Adapters)
+	d := &decoder{b: b, cfg: cfg, length: make([]int, cfg.Slots), stack: stack{b: b, places: places, filled: make([]bool, places)}}
 	if err := d.allocate(d.sizeFor(1)); err != nil {
 		b.release()
 		return nil, err
@@ -67,19 +60,18 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 // most is the largest capacity: max_len, one spare position, and the padding of
 // the shortest prefill program.
 func (d *decoder) most() int {
-	least := prefillSizes[0]
+	least := d.b.dev.limits.prefill[0]
 	return (d.cfg.MaxLen + 2*least - 1) / least * least
 }
 
 // sizeFor is the capacity to hold need positions.
-func (d *decoder) sizeFor(need int) int { return min(bucket(need, cacheSizes), d.most()) }
+func (d *decoder) sizeFor(need int) int { return min(bucket(need, d.b.dev.limits.cache), d.most()) }
 
 func (d *decoder) allocate(size int) error {
 	s := d.b.shape
 	dims := []int{d.cfg.Slots, s.kv, size, s.headDim}
-	zero := make([]byte, count(dims)*elemSize(d.b.dev.elem))
 	for range 2 * s.layers {
-		c, err := d.b.dev.put(zero, d.b.dev.elem, dims...)
+		c, err := d.b.dev.zeros(dims...)
 		if err != nil {
 			free(d.caches...)
 			d.caches = nil
@@ -95,7 +87,7 @@ func (d *decoder) allocate(size int) error {
 func (d *decoder) check(ctx context.Context) error {
 	switch {
 	case d.closed:
-		return errors.New("xla: the decoder is closed")
+		return errClosed
 	case d.broken != nil:
 		return fmt.Errorf("xla: the decoder lost its caches in an earlier call; make a new one: %w", d.broken)
 	}
@@ -107,7 +99,7 @@ func (d *decoder) check(ctx context.Context) error {
 func (d *decoder) runCaches(p *program, args []*pjrt.Buffer, withNet bool) ([]*pjrt.Buffer, error) {
 	all := append(append([]*pjrt.Buffer{}, args...), d.caches...)
 	if withNet {
-		all = append(append(all, d.b.weights.args()...), d.adapter...)
+		all = append(append(all, d.b.weights.args()...), d.stack.bufs...)
 	}
 	out, err := p.run(all)
 	free(args...)
@@ -158,53 +150,6 @@ func (d *decoder) reserve(need int) error {
 	}
 	d.size = want
 	return nil
-}
-
-// SetAdapter swaps the adapter; its tensors are inputs of the programs, so only
-// another rank, scale or set of targets compiles anew. nil is the base.
-func (d *decoder) SetAdapter(place int, a *model.Adapter) error {
-	if d.closed {
-		return errors.New("xla: the decoder is closed")
-	}
-	if a == nil {
-		free(d.adapter...)
-		d.adapter, d.lora = nil, nil
-		return nil
-	}
-	m := d.b.model
-	if err := a.Check(m.Config); err != nil {
-		return fmt.Errorf("xla: set adapter: %w", err)
-	}
-	if m.Digest != "" {
-		if err := a.CheckBase(m.Digest); err != nil {
-			return fmt.Errorf("xla: set adapter: %w", err)
-		}
-	}
-	shape, err := loraShapeOf(m.Config, a.LoRA)
-	if err != nil {
-		return err
-	}
-	bufs, err := putLayers(d.b.dev, a.Params, shape.size)
-	if err != nil {
-		return fmt.Errorf("xla: set adapter: %w", err)
-	}
-	free(d.adapter...)
-	d.adapter, d.lora = bufs, &shape
-	return nil
-}
-
-// putLayers uploads a flat LoRA vector, one buffer of size numbers per layer.
-func putLayers(dev *device, params []float32, size int) ([]*pjrt.Buffer, error) {
-	var out []*pjrt.Buffer
-	for at := 0; at < len(params); at += size {
-		b, err := dev.putF32(params[at:at+size], size)
-		if err != nil {
-			free(out...)
-			return nil, err
-		}
-		out = append(out, b)
-	}
-	return out, nil
 }
 
 // Len is the number of tokens cached in a slot.
@@ -276,7 +221,7 @@ func (d *decoder) Close() error {
 	}
 	d.closed = true
 	free(d.caches...)
-	free(d.adapter...)
+	free(d.stack.bufs...)
 	d.b.release()
 	return nil
 }

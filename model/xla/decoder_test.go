@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/model/sample"
 	"github.com/stretchr/testify/require"
 )
 
@@ -20,7 +21,7 @@ func TestGoldenGreedy(t *testing.T) {
 	require.Equal(t, c.Greedy, decode(t, d, 1, c.IDs[0], 12, model.Sampling{}).IDs)
 	a := &model.Adapter{LoRA: tinyLoRA, BaseDigest: m.Digest, Params: tinyAdapter(t, m, "w")}
 	require.NoError(t, d.SetAdapter(1, a))
-	require.Equal(t, c.LoRA.Greedy, decode(t, d, 2, c.IDs[0], 12, model.Sampling{}).IDs)
+	require.Equal(t, c.LoRA.Greedy, decodeAt(t, d, 2, 1, c.IDs[0], 12, model.Sampling{}).IDs)
 	require.NoError(t, d.SetAdapter(1, nil))
 	require.Equal(t, c.Greedy, decode(t, d, 0, c.IDs[0], 12, model.Sampling{}).IDs)
 }
@@ -101,8 +102,9 @@ func TestCacheHistory(t *testing.T) {
 	check("copy", got, 0)
 
 	// More tokens than one device call makes.
-	long := decode(t, d, 0, prompt, 2*decodeSteps+3, warm)
-	require.Len(t, long.IDs, 2*decodeSteps+3)
+	steps := b.dev.limits.steps
+	long := decode(t, d, 0, prompt, 2*steps+3, warm)
+	require.Len(t, long.IDs, 2*steps+3)
 	require.Equal(t, want.IDs, long.IDs[:24])
 }
 
@@ -141,14 +143,14 @@ func TestAdapterIsAnInput(t *testing.T) {
 	base := decode(t, d, 0, prompt, 4, model.Sampling{})
 	a := randomAdapter(t, m, tinyLoRA, 1)
 	require.NoError(t, d.SetAdapter(1, a))
-	one := decode(t, d, 0, prompt, 4, model.Sampling{})
+	one := decodeAt(t, d, 0, 1, prompt, 4, model.Sampling{})
 	require.Greater(t, maxDiff(t, base.Logprobs, one.Logprobs), 1e-2)
 	programs := b.programs.size()
 	require.NoError(t, d.SetAdapter(1, randomAdapter(t, m, tinyLoRA, 2)))
-	two := decode(t, d, 0, prompt, 4, model.Sampling{})
+	two := decodeAt(t, d, 0, 1, prompt, 4, model.Sampling{})
 	require.Greater(t, maxDiff(t, one.Logprobs, two.Logprobs), 1e-2)
 	require.NoError(t, d.SetAdapter(1, &model.Adapter{LoRA: tinyLoRA, BaseDigest: m.Digest, Params: make([]float32, len(a.Params))}))
-	require.Equal(t, base, decode(t, d, 0, prompt, 4, model.Sampling{}), "a zero adapter is the base")
+	require.Equal(t, base, decodeAt(t, d, 0, 1, prompt, 4, model.Sampling{}), "a zero adapter is the base")
 	require.Equal(t, programs, b.programs.size())
 }
 
@@ -194,8 +196,11 @@ func TestDecoderRefuses(t *testing.T) {
 		a.Params[i] *= 1e30
 	}
 	require.NoError(t, d.SetAdapter(1, a))
-	_, err = d.Decode(ctx, []model.DecodeRow{{Last: 1, MaxNew: 1}}, 1)
-	require.ErrorContains(t, err, "not finite")
+	out, err := d.Decode(ctx, []model.DecodeRow{{Adapter: 1, Last: 1, MaxNew: 1}, {Slot: 1, Last: 1, MaxNew: 1}}, 1)
+	require.NoError(t, err)
+	require.ErrorIs(t, out[0].Err, sample.ErrNonFinite)
+	require.NoError(t, out[1].Err, "another row of the batch")
+	require.Len(t, out[1].IDs, 1)
 
 	gone, cancel := context.WithCancel(ctx)
 	cancel()

@@ -62,9 +62,10 @@ type emitter struct {
 	args []value
 	// alias[i] is the result that shares argument i's memory.
 	alias map[int]int
-	// exactF32 asks for full-precision f32 products (devices whose default is
-	// TF32); the CPU's default is already exact.
-	exactF32 bool
+	// accel says that the device is not a CPU: f32 products must be asked for in
+	// full precision (the default is TF32 there), and many small operations cost
+	// more than one indexed one.
+	accel bool
 }
 
 func (e *emitter) linef(format string, a ...any) { fmt.Fprintf(&e.body, format+"\n", a...) }
@@ -152,6 +153,20 @@ func (e *emitter) unary(op string, a value) value {
 
 func (e *emitter) exp(a value) value { return e.unary("exponential", a) }
 
+// spread repeats x [M] along new last axes: [M, dims...].
+func (e *emitter) spread(x value, dims ...int) value {
+	return e.broadcast(x, axes(len(x.dims)), append(slices.Clone(x.dims), dims...)...)
+}
+
+// axes are 0, 1, ..., n-1.
+func axes(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
 func (e *emitter) convert(a value, elem string) value {
 	if a.elem == elem {
 		return a
@@ -233,12 +248,28 @@ func (e *emitter) dotAs(elem string, a value, aBatch, aSum []int, b value, bBatc
 	if len(aBatch) > 0 {
 		batch = fmt.Sprintf("batching_dims = %s x %s, ", intList(aBatch), intList(bBatch))
 	}
-	if e.exactF32 && a.elem == "f32" {
+	if e.accel && a.elem == "f32" {
 		prec = ", precision = [HIGHEST, HIGHEST]"
 	}
 	e.linef("%s = stablehlo.dot_general %s, %s, %scontracting_dims = %s x %s%s : (%s, %s) -> %s",
 		o.name, a.name, b.name, batch, intList(aSum), intList(bSum), prec, a.typ(), b.typ(), o.typ())
 	return o
+}
+
+// matABt is a·bᵀ, [M,K]·[N,K]ᵀ; matAB is [M,K]·[K,N]; matAtB is [K,M]ᵀ·[K,N].
+func (e *emitter) matABt(a, b value) value { return e.dot(a, nil, []int{1}, b, nil, []int{1}) }
+func (e *emitter) matAB(a, b value) value  { return e.dot(a, nil, []int{1}, b, nil, []int{0}) }
+func (e *emitter) matAtB(a, b value) value { return e.dot(a, nil, []int{0}, b, nil, []int{0}) }
+
+// The same with one batch axis in front.
+func (e *emitter) batchABt(a, b value) value {
+	return e.dot(a, []int{0}, []int{2}, b, []int{0}, []int{2})
+}
+func (e *emitter) batchAB(a, b value) value {
+	return e.dot(a, []int{0}, []int{2}, b, []int{0}, []int{1})
+}
+func (e *emitter) batchAtB(a, b value) value {
+	return e.dot(a, []int{0}, []int{1}, b, []int{0}, []int{1})
 }
 
 // compare gives i1; dir is EQ, NE, LT, LE, GT, GE.
@@ -281,31 +312,6 @@ func (e *emitter) concat(axis int, vs ...value) value {
 	}
 	o := e.fresh(vs[0].elem, d...)
 	e.linef("%s = stablehlo.concatenate %s, dim = %d : (%s) -> %s", o.name, names(vs), axis, types(vs), o.typ())
-	return o
-}
-
-// dynamicSlice reads a window of the given sizes at start (i32 scalars).
-func (e *emitter) dynamicSlice(a value, start []value, sizes ...int) value {
-	o := e.fresh(a.elem, sizes...)
-	e.linef("%s = stablehlo.dynamic_slice %s, %s, sizes = %s : (%s, %s) -> %s",
-		o.name, a.name, names(start), intList(sizes), a.typ(), types(start), o.typ())
-	return o
-}
-
-// dynamicUpdate writes u into a at start (i32 scalars).
-func (e *emitter) dynamicUpdate(a, u value, start ...value) value {
-	o := e.fresh(a.elem, a.dims...)
-	e.linef("%s = stablehlo.dynamic_update_slice %s, %s, %s : (%s, %s, %s) -> %s",
-		o.name, a.name, u.name, names(start), a.typ(), u.typ(), types(start), o.typ())
-	return o
-}
-
-// rows gathers table[ids]: [V,H] and [N] i32 give [N,H].
-func (e *emitter) rows(table, ids value) value {
-	o := e.fresh(table.elem, ids.dims[0], table.dims[1])
-	e.linef(`%s = "stablehlo.gather"(%s, %s) {dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], `+
-		`start_index_map = [0], index_vector_dim = 1>, slice_sizes = array<i64: 1, %d>, indices_are_sorted = false} : (%s, %s) -> %s`,
-		o.name, table.name, ids.name, table.dims[1], table.typ(), ids.typ(), o.typ())
 	return o
 }
 

@@ -5,40 +5,41 @@ package xla
 // The language-model head on a chunk of M rows, as StableHLO so that products
 // of bf16 operands give f32 logits. V is the vocabulary padded to blocks.
 
-// headChunks are the row counts head programs are compiled for.
-var headChunks = []int{32, 128}
-
-// headChunk picks the chunk for n remaining rows: a large one unless it would be
-// mostly padding.
-func headChunk(n int) int {
-	if n > 3*headChunks[0] {
-		return headChunks[1]
+// headChunk picks the rows of a chunk for n remaining ones: a large one unless it
+// would be mostly padding. Chunks shrink as the vocabulary grows, so that a
+// [rows, V] array stays near the device's budget.
+func (b *backend) headChunk(n int) int {
+	large := b.dev.limits.headRows
+	for large > 32 && large*paddedVocab(b.shape.vocab) > b.dev.limits.headNumbers {
+		large /= 2
 	}
-	return headChunks[0]
+	if small := max(16, large/4); n <= 3*small {
+		return small
+	}
+	return large
 }
 
 // headNet is the part forward and backward share.
 type headNet struct {
 	*sampler
-	unit, inv, weight value // of the final norm: x/rms, 1/rms [M], w spread
-	y, e              value // [M,V]: (logits-max)/T and its exponential
-	sum, logSum       value // [M]
-	logp, entropy     value // [M]
-	hit               value // [M,V] i1: the target's column
+	net           *net
+	norm          norm  // the final norm of h
+	logits        value // [M,V], capped
+	y, e          value // [M,V]: (logits-max)/T and its exponential
+	sum, logSum   value // [M]
+	logp, entropy value // [M]
+	hit           value // [M,V] i1: the target's column
 }
 
 // newHead declares h [M, hidden] f32, norm, head, target [M] i32 and inv f32
 // (1/temperature), and computes logprobs and entropies.
 func newHead(em *emitter, s shape, elem string, m int) (*headNet, value) {
-	n := &headNet{sampler: &sampler{emitter: em, vocab: s.vocab}}
+	n := &headNet{sampler: &sampler{emitter: em, vocab: s.vocab}, net: &net{emitter: em, s: s, elem: elem}}
 	x, w, head := em.arg("h", "f32", m, s.hidden), em.arg("norm", "f32", s.hidden), em.arg("head", elem, s.vocab, s.hidden)
 	target, invT := em.arg("target", "i32", m), em.arg("inv", "f32")
-	mean := em.scale(em.reduce(em.mul(x, x), "add", 1), 1/float64(s.hidden))
-	n.inv = em.unary("rsqrt", em.add(mean, em.constant("f32", s.eps, m)))
-	n.unit = em.mul(x, n.spread(n.inv, s.hidden))
-	n.weight = em.broadcast(w, []int{1}, m, s.hidden)
-	h := em.convert(em.mul(n.unit, n.weight), elem)
-	logits := em.dot(h, nil, []int{1}, head, nil, []int{1})
+	n.norm = n.net.rmsNorm(x, w)
+	logits := n.net.capped(em.matABt(n.net.low(n.norm.out), head), s.logitCap)
+	n.logits = logits
 	v := paddedVocab(s.vocab)
 	if pad := v - s.vocab; pad > 0 {
 		logits = em.concat(1, logits, em.constant("f32", -1e30, m, pad))
@@ -75,12 +76,10 @@ func emitHeadBack(em *emitter, s shape, elem string, m int) []value {
 	q := em.mul(p, em.add(n.spread(a, v), em.mul(n.spread(b, v), em.add(logp, n.spread(n.entropy, v)))))
 	dy := em.sub(em.choose(n.hit, n.spread(a, v), em.constant("f32", 0, m, v)), q)
 	invT := em.args[4]
-	dlogits := em.convert(em.mul(dy, em.broadcast(invT, nil, m, v)), elem)
+	dlogits := em.mul(dy, em.broadcast(invT, nil, m, v))
 	if v > s.vocab {
 		dlogits = em.slice(dlogits, 1, 0, s.vocab)
 	}
-	dh := em.mul(em.dot(dlogits, nil, []int{1}, head, nil, []int{0}), n.weight)
-	mean := em.scale(em.reduce(em.mul(dh, n.unit), "add", 1), 1/float64(s.hidden))
-	dx := em.mul(n.spread(n.inv, s.hidden), em.sub(dh, em.mul(n.unit, n.spread(mean, s.hidden))))
-	return []value{dx}
+	dlogits = n.net.low(n.net.cappedBack(n.logits, dlogits, s.logitCap))
+	return []value{n.net.normBack(n.norm, em.matAB(dlogits, head))}
 }

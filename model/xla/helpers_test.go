@@ -178,14 +178,22 @@ func randomTokens(rng *rand.Rand, n, vocab int) []int32 {
 	return out
 }
 
-// decode prefills all but the last prompt token and makes n tokens in a slot.
+// decode prefills all but the last prompt token and makes n tokens in a slot
+// under the base.
 func decode(t testing.TB, d model.Decoder, slot int, prompt []int32, n int, s model.Sampling) model.DecodeOut {
+	t.Helper()
+	return decodeAt(t, d, slot, 0, prompt, n, s)
+}
+
+// decodeAt does so under an adapter.
+func decodeAt(t testing.TB, d model.Decoder, slot, place int, prompt []int32, n int, s model.Sampling) model.DecodeOut {
 	t.Helper()
 	d.Truncate(slot, 0)
 	last := len(prompt) - 1
-	require.NoError(t, d.Prefill(t.Context(), []model.PrefillRow{{Slot: slot, Tokens: prompt[:last]}}))
-	out, err := d.Decode(t.Context(), []model.DecodeRow{{Slot: slot, Last: prompt[last], MaxNew: n, Sampling: s}}, n)
+	require.NoError(t, d.Prefill(t.Context(), []model.PrefillRow{{Slot: slot, Adapter: place, Tokens: prompt[:last]}}))
+	out, err := d.Decode(t.Context(), []model.DecodeRow{{Slot: slot, Adapter: place, Last: prompt[last], MaxNew: n, Sampling: s}}, n)
 	require.NoError(t, err)
+	require.NoError(t, out[0].Err)
 	return out[0]
 }
 

@@ -2,175 +2,147 @@
 
 package xla
 
-import (
-	"github.com/gomlx/gomlx/pkg/core/dtypes"
-	. "github.com/gomlx/gomlx/pkg/core/graph"
-)
+import "math"
 
-// A decoder layer on flat rows [N, hidden], forward and backward. The residual
-// stream, norms and gradients are f32; operands of products are in dt. Only the
-// input and the LoRA vector have gradients.
+// A decoder layer on flat rows, the same for the decoder and the trainer; they
+// differ in the attention between its two halves. The residual stream, norms and
+// gradients are f32; operands of products are in the compute type.
 
-// layer is one layer's inputs inside a graph.
+// layer is one layer's weights inside a program.
 type layer struct {
-	layout
-	s    shape
-	dt   dtypes.DType
-	lora *loraShape
-
-	cos, sin                                  *Node // [N, D/2]
-	prompt                                    *Node // [1] i32
-	inputNorm, qkv, o, postNorm, gateUp, down *Node
-	adapter                                   [numProj]adapterNodes
+	*net
+	kind layerKind
+	w    map[string]value
+	lora []adapted
 }
 
-// adapterNodes are A [rank, in] and B*scale [out, rank], in dt.
-type adapterNodes struct{ a, b *Node }
-
-// layerParams declares what newLayer reads: cos, sin, prompt, weights, adapter.
-func layerParams(l layout, s shape, dt dtypes.DType, lora *loraShape) []param {
-	n, half := l.rows(), s.headDim/2
-	w := func(dims ...int) param { return param{dt, dims} }
-	return []param{
-		f32Param(n, half), f32Param(n, half), i32Param(1),
-		f32Param(s.hidden), w(s.qkvDim(), s.hidden), w(s.hidden, s.qDim()),
-		f32Param(s.hidden), w(2*s.inter, s.hidden), w(s.hidden, s.inter),
-		f32Param(lora.size),
-	}
-}
-
-func newLayer(l layout, s shape, dt dtypes.DType, lora *loraShape, in []*Node) *layer {
-	y := &layer{layout: l, s: s, dt: dt, lora: lora,
-		cos: in[0], sin: in[1], prompt: in[2],
-		inputNorm: in[3], qkv: in[4], o: in[5], postNorm: in[6], gateUp: in[7], down: in[8]}
-	flat := in[9]
-	for p, part := range lora.part {
-		if !part.on {
-			continue
+// newLayer declares a layer's base tensors.
+func (n *net) newLayer(k layerKind, prefix string) *layer {
+	y := &layer{net: n, kind: k, w: map[string]value{}}
+	for _, t := range n.s.tensors(k) {
+		elem := "f32"
+		if t.low {
+			elem = n.elem
 		}
-		a := Reshape(cut(flat, 0, part.a, part.b), lora.rank, part.in)
-		b := Reshape(cut(flat, 0, part.b, part.b+part.out*lora.rank), part.out, lora.rank)
-		y.adapter[p] = adapterNodes{y.low(a), y.low(MulScalar(b, lora.scale))}
+		y.w[t.name] = n.arg(prefix+t.name, elem, t.dims...)
 	}
 	return y
 }
 
-func (y *layer) low(x *Node) *Node { return ConvertDType(x, y.dt) }
+// rope picks the layer's table.
+func (y *layer) rope(all []rotary) rotary {
+	if y.kind.rope < 0 {
+		return rotary{}
+	}
+	return all[y.kind.rope]
+}
 
-// linear is x·wᵀ, cut into parts of the given widths with the adapters of
-// projections first, first+1, ... added. x is in dt, parts are f32.
-func (y *layer) linear(x, w *Node, first int, widths ...int) []*Node {
-	all := matABt(x, w)
-	out := make([]*Node, len(widths))
-	at := 0
-	for i, width := range widths {
-		out[i] = cut(all, 1, at, at+width)
-		at += width
-		if ad := y.adapter[first+i]; ad.a != nil {
-			out[i] = Add(out[i], matABt(y.low(matABt(x, ad.a)), ad.b))
+func (y *layer) adapters(matrix string) (out []adapted) {
+	for _, p := range y.lora {
+		if p.matrix == matrix {
+			out = append(out, p)
 		}
 	}
 	return out
 }
 
-// linearBack gives dx f32 from the parts' gradients, and stores the adapters'.
-func (y *layer) linearBack(x, w *Node, first int, d []*Node, grads *[numProj]adapterNodes) *Node {
-	whole := d[0]
-	if len(d) > 1 {
-		whole = Concatenate(d, 1)
+// linear applies one of the layer's matrices: x [M, in] to [M, out], f32.
+func (y *layer) linear(matrix string, x value) value {
+	return y.affine(x, y.w[matrix], y.w[matrix+"_bias"], y.adapters(matrix))
+}
+
+// before is a layer up to attention.
+type before struct {
+	norm1   norm
+	h       value // its output in the compute type
+	qn, kn  norm  // of the heads, with qkNorm
+	q, k, v value // queries [M, KV*R, D], rotated and scaled; keys and values [M, KV, D]
+}
+
+func (y *layer) before(x value, r rotary) before {
+	s, m := y.s, x.dims[0]
+	b := before{norm1: y.rmsNorm(x, y.w["input_norm"])}
+	b.h = y.low(b.norm1.out)
+	all := y.linear("qkv", b.h)
+	part := func(lo, heads int) value {
+		return y.reshape(y.slice(all, 1, lo, lo+heads*s.headDim), m, heads, s.headDim)
 	}
-	dx := matAB(y.low(whole), w)
-	for i := range d {
-		ad := y.adapter[first+i]
-		if ad.a == nil {
-			continue
-		}
-		di, u := y.low(d[i]), y.low(matABt(x, ad.a))
-		du := y.low(matAB(di, ad.b))
-		grads[first+i] = adapterNodes{matAtB(du, x), MulScalar(matAtB(di, u), y.lora.scale)}
-		dx = Add(dx, matAB(du, ad.a))
+	q, k, v := part(0, s.heads), part(s.qDim(), s.kv), part(s.qDim()+s.kvDim(), s.kv)
+	if s.qkNorm {
+		b.qn, b.kn = y.rmsNorm(q, y.w["q_norm"]), y.rmsNorm(k, y.w["k_norm"])
+		q, k = b.qn.out, b.kn.out
 	}
-	return dx
+	b.q = y.low(y.scale(y.rotate(q, r, false), s.scoreScale))
+	b.k, b.v = y.low(y.rotate(k, r, false)), y.low(v)
+	return b
 }
 
-// norm is RMS normalisation with what its backward needs.
-type norm struct{ unit, inv, w, out *Node }
-
-func rmsNorm(x, w *Node, eps float64) norm {
-	inv := Rsqrt(AddScalar(ReduceAndKeep(Square(x), ReduceMean, -1), eps))
-	unit := Mul(x, inv)
-	return norm{unit, inv, w, Mul(unit, ExpandLeftToRank(w, x.Rank()))}
+// after is a layer from attention's output on.
+type after struct {
+	o            value // in the compute type
+	attnOut      norm  // with sandwich
+	norm2        norm
+	h            value // its output in the compute type
+	gate, up     value
+	slope, inner value // d act(gate)/d gate, and act(gate)·up
+	router       router
+	act          value // what down gets, in the compute type
+	mlpOut       norm  // with sandwich
+	out          value
 }
 
-func (n norm) back(d *Node) *Node {
-	du := Mul(d, ExpandLeftToRank(n.w, d.Rank()))
-	return Mul(n.inv, Sub(du, Mul(n.unit, ReduceAndKeep(Mul(du, n.unit), ReduceMean, -1))))
-}
-
-// rotate applies rotary embedding to x [N, heads*D]; with sin negated it is its
-// own transpose.
-func (y *layer) rotate(x, sin *Node, heads int) *Node {
-	n, half := x.Shape().Dim(0), y.s.headDim/2
-	x = Reshape(x, n, heads, 2*half)
-	cos, sin := InsertAxes(y.cos, 1), InsertAxes(sin, 1)
-	a, b := cut(x, 2, 0, half), cut(x, 2, half, 2*half)
-	return Reshape(Concatenate([]*Node{Sub(Mul(a, cos), Mul(b, sin)), Add(Mul(b, cos), Mul(a, sin))}, 2), n, heads*2*half)
-}
-
-// trace is the forward pass of a layer.
-type trace struct {
-	norm1, norm2 norm
-	h1, h2       *Node // norms' outputs in dt
-	attn         *attention
-	o            *Node // attention's output in dt
-	gate, up     *Node
-	act          *Node // in dt
-	out          *Node
-}
-
-func (y *layer) forward(x *Node) trace {
-	s := y.s
-	var t trace
-	t.norm1 = rmsNorm(x, y.inputNorm, s.eps)
-	t.h1 = y.low(t.norm1.out)
-	qkv := y.linear(t.h1, y.qkv, projQ, s.qDim(), s.kvDim(), s.kvDim())
-	q := MulScalar(y.rotate(qkv[0], y.sin, s.heads), s.qScale())
-	k := y.rotate(qkv[1], y.sin, s.kv)
-	var o *Node
-	o, t.attn = attend(y.layout, s, y.low(q), y.low(k), y.low(qkv[2]), y.prompt)
-	t.o = y.low(o)
-	x = Add(x, y.linear(t.o, y.o, projO, s.hidden)[0])
-	t.norm2 = rmsNorm(x, y.postNorm, s.eps)
-	t.h2 = y.low(t.norm2.out)
-	gu := y.linear(t.h2, y.gateUp, projGate, s.inter, s.inter)
-	t.gate, t.up = gu[0], gu[1]
-	t.act = y.low(Mul(Mul(t.gate, Sigmoid(t.gate)), t.up))
-	t.out = Add(x, y.linear(t.act, y.down, projDown, s.hidden)[0])
-	return t
-}
-
-// backward recomputes the layer from its input and gives the gradients of the
-// input [N, hidden] and of the flat LoRA vector, f32.
-func (y *layer) backward(x, d *Node) (dx, flat *Node) {
-	s, t := y.s, y.forward(x)
-	var grads [numProj]adapterNodes
-	dact := y.linearBack(t.act, y.down, projDown, []*Node{d}, &grads)
-	sig := Sigmoid(t.gate)
-	dup := Mul(dact, Mul(t.gate, sig))
-	// d/dg g·σ(g) = σ(g)(1 + g(1-σ(g)))
-	dgate := Mul(Mul(dact, t.up), Mul(sig, OnePlus(Mul(t.gate, OneMinus(sig)))))
-	d = Add(d, t.norm2.back(y.linearBack(t.h2, y.gateUp, projGate, []*Node{dgate, dup}, &grads)))
-	do := y.linearBack(t.o, y.o, projO, []*Node{d}, &grads)
-	dq, dk, dv := t.attn.back(do)
-	minus := Neg(y.sin)
-	dq = y.rotate(MulScalar(dq, s.qScale()), minus, s.heads)
-	dk = y.rotate(dk, minus, s.kv)
-	d = Add(d, t.norm1.back(y.linearBack(t.h1, y.qkv, projQ, []*Node{dq, dk, dv}, &grads)))
-	var parts []*Node
-	for _, g := range grads {
-		if g.a != nil {
-			parts = append(parts, Reshape(g.a, -1), Reshape(g.b, -1))
-		}
+func (y *layer) after(x, o value) after {
+	s, w := y.s, y.s.width(y.kind)
+	a := after{o: y.low(o)}
+	d := y.linear("o", a.o)
+	if s.sandwich {
+		a.attnOut = y.rmsNorm(d, y.w["attn_out_norm"])
+		d = a.attnOut.out
 	}
-	return d, Concatenate(parts, 0)
+	x = y.add(x, d)
+	a.norm2 = y.rmsNorm(x, y.w["post_norm"])
+	a.h = y.low(a.norm2.out)
+	both := y.linear("gate_up", a.h)
+	a.gate, a.up = y.slice(both, 1, 0, w), y.slice(both, 1, w, 2*w)
+	var g value
+	g, a.slope = y.activation(a.gate)
+	a.inner = y.mul(g, a.up)
+	act := a.inner
+	if y.kind.moe {
+		a.router = y.route(a.norm2.out)
+		act = y.mul(act, y.perExpert(a.router.weight))
+	}
+	a.act = y.low(act)
+	d = y.linear("down", a.act)
+	if s.sandwich {
+		a.mlpOut = y.rmsNorm(d, y.w["mlp_out_norm"])
+		d = a.mlpOut.out
+	}
+	a.out = y.add(x, d)
+	return a
+}
+
+// activation is act(g) and its derivative: SiLU, or GELU in its tanh form
+// (Hendrycks and Gimpel 2016, arXiv:1606.08415).
+func (y *layer) activation(g value) (act, slope value) {
+	one := y.constant("f32", 1, g.dims...)
+	if !y.s.gelu {
+		// d/dg g·σ(g) = σ(g)(1 + g(1-σ(g)))
+		sig := y.unary("logistic", g)
+		return y.mul(g, sig), y.mul(sig, y.add(one, y.mul(g, y.sub(one, sig))))
+	}
+	// t = tanh(c(g + a·g³)): g(1+t)/2, derivative (1+t)/2 + g/2·(1-t²)·c(1+3a·g²)
+	const a = 0.044715
+	c := math.Sqrt(2 / math.Pi)
+	g2 := y.mul(g, g)
+	t := y.unary("tanh", y.scale(y.mul(g, y.add(one, y.scale(g2, a))), c))
+	half := y.scale(y.add(one, t), 0.5)
+	inner := y.scale(y.add(one, y.scale(g2, 3*a)), c)
+	return y.mul(g, half), y.add(half, y.mul(y.scale(g, 0.5), y.mul(y.sub(one, y.mul(t, t)), inner)))
+}
+
+// forward runs attention in between; attend gets queries, keys and values.
+func (y *layer) forward(x value, r rotary, attend func(q, k, v value) value) value {
+	b := y.before(x, r)
+	return y.after(x, attend(b.q, b.k, b.v)).out
 }

@@ -4,31 +4,22 @@ package xla
 
 import "fmt"
 
-// Shapes in this file: M rows of a matrix, B slots, S cache positions, T tokens
-// of one row, KV key/value heads, R query heads per key/value head, D head size.
+// Shapes in this file and in layer.go: M rows of a matrix, KV key/value heads,
+// R query heads per key/value head, D head size, K columns of stacked adapters.
 
-// net emits the model's layers into a program. Its weights are arguments, in
-// the order of (weightBuffers).args, followed by one flat LoRA vector a layer.
+// net emits a model's parts into a program.
 type net struct {
 	*emitter
-	s     shape
-	elem  string // f32 or bf16
-	embed value
-	norm  value
-	head  value
-	layer []netLayer
+	s    shape
+	elem string // f32 or bf16: of weights and of the operands of products
+
+	embed, norm, head value
+	layers            []*layer
+
+	// mine [M,K] i1 marks, per row, the columns of stacked adapters that are its
+	// own; unset where every row has the one adapter there is.
+	mine value
 }
-
-type netLayer struct {
-	inputNorm, qkv, o, postNorm, gateUp, down value
-	lora                                      [numProj]loraPair
-}
-
-// loraPair is A [rank, in] and B [out, rank] in the compute type; both are zero
-// values where the projection has no adapter.
-type loraPair struct{ a, b value }
-
-func (p loraPair) on() bool { return p.a.name != "" }
 
 // minRows is the least number of rows a product is given: XLA's CPU kernels for
 // one row are several times slower, and bf16 results depend on the row count
@@ -40,7 +31,9 @@ func minRows(elem string) int {
 	return 2
 }
 
-func newNet(e *emitter, s shape, elem string, lora *loraShape) *net {
+// newNet declares the whole model's weights, in the order of
+// (weightBuffers).args, then the adapters' of a stack (nil: the base).
+func newNet(e *emitter, s shape, elem string, st *stackShape) *net {
 	n := &net{emitter: e, s: s, elem: elem}
 	n.embed = e.arg("embed", elem, s.vocab, s.hidden)
 	n.norm = e.arg("norm", "f32", s.hidden)
@@ -48,137 +41,158 @@ func newNet(e *emitter, s shape, elem string, lora *loraShape) *net {
 	if !s.tied {
 		n.head = e.arg("head", elem, s.vocab, s.hidden)
 	}
-	for i := range s.layers {
-		a := func(name, elem string, dims ...int) value { return e.arg(fmt.Sprintf("%s_%d", name, i), elem, dims...) }
-		n.layer = append(n.layer, netLayer{
-			inputNorm: a("input_norm", "f32", s.hidden),
-			qkv:       a("qkv", elem, s.qkvDim(), s.hidden),
-			o:         a("o", elem, s.hidden, s.qDim()),
-			postNorm:  a("post_norm", "f32", s.hidden),
-			gateUp:    a("gate_up", elem, 2*s.inter, s.hidden),
-			down:      a("down", elem, s.hidden, s.inter),
-		})
+	for i, k := range s.kinds {
+		n.layers = append(n.layers, n.newLayer(k, fmt.Sprintf("l%d_", i)))
 	}
-	if lora != nil {
-		for i := range n.layer {
-			flat := e.arg(fmt.Sprintf("lora_%d", i), "f32", lora.size)
-			for p, part := range lora.part {
-				if !part.on {
-					continue
-				}
-				matrix := func(at, rows, cols int) value {
-					return e.reshape(e.slice(flat, 0, at, at+rows*cols), rows, cols)
-				}
-				n.layer[i].lora[p] = loraPair{
-					a: e.convert(matrix(part.a, lora.rank, part.in), elem),
-					// The scale is folded into B once, outside any loop.
-					b: e.convert(e.scale(matrix(part.b, part.out, lora.rank), lora.scale), elem),
-				}
-			}
+	if st != nil {
+		for i, y := range n.layers {
+			y.lora = st.args(e, elem, fmt.Sprintf("l%d_", i))
 		}
 	}
 	return n
 }
 
-// linear is x·wᵀ in f32, [M, sum of widths]; w is fused from the projections
-// first, first+1, ... of the given widths, and their adapters are added.
-func (n *net) linear(x, w value, lora [numProj]loraPair, first int, widths ...int) value {
-	m := x.dims[0]
-	xe := n.convert(x, n.elem)
-	pad := minRows(n.elem) - m
-	if pad > 0 {
-		xe = n.concat(0, xe, n.constant(n.elem, 0, pad, x.dims[1]))
+func (n *net) low(x value) value { return n.convert(x, n.elem) }
+
+// affine is x·wᵀ + bias in f32 [M, out], the adapters of its columns added. bias
+// may be unset.
+func (n *net) affine(x, w, bias value, lora []adapted) value {
+	m, out := x.dims[0], w.dims[0]
+	rows := max(m, minRows(n.elem))
+	x = n.pad(n.low(x), 0, rows)
+	y := n.matABt(x, w)
+	if len(lora) > 0 {
+		y = n.add(y, n.delta(x, lora, out))
 	}
-	rows := xe.dims[0]
-	y := n.dot(xe, nil, []int{1}, w, nil, []int{1})
-	adapted := false
-	delta := make([]value, len(widths))
-	for i, width := range widths {
-		if p := lora[first+i]; p.on() {
-			adapted = true
-			u := n.convert(n.dot(xe, nil, []int{1}, p.a, nil, []int{1}), n.elem)
-			delta[i] = n.dot(u, nil, []int{1}, p.b, nil, []int{1})
-		} else {
-			delta[i] = n.constant("f32", 0, rows, width)
-		}
+	if bias.name != "" {
+		y = n.add(y, n.broadcast(bias, []int{1}, rows, out))
 	}
-	if adapted {
-		d := delta[0]
-		if len(delta) > 1 {
-			d = n.concat(1, delta...)
-		}
-		y = n.add(y, d)
-	}
-	if pad > 0 {
+	if rows > m {
 		y = n.slice(y, 0, 0, m)
 	}
 	return y
 }
 
-// rmsNorm (Zhang and Sennrich 2019, arXiv:1910.07467, equation 4): [M, hidden].
-func (n *net) rmsNorm(x, w value) value {
-	m, h := x.dims[0], x.dims[1]
-	mean := n.scale(n.reduce(n.mul(x, x), "add", 1), 1/float64(h))
-	r := n.unary("rsqrt", n.add(mean, n.constant("f32", n.s.eps, m)))
-	return n.mul(n.mul(x, n.broadcast(r, []int{0}, m, h)), n.broadcast(w, []int{1}, m, h))
+// delta is what adapters add, [M, out]; zeros where no projection is adapted.
+func (n *net) delta(x value, lora []adapted, out int) value {
+	m, at := x.dims[0], 0
+	var cols []value
+	gap := func(to int) {
+		if to > at {
+			cols = append(cols, n.constant("f32", 0, m, to-at))
+		}
+	}
+	for _, p := range lora {
+		gap(p.lo)
+		u := n.matABt(x, p.aw)
+		if n.mine.name != "" {
+			u = n.choose(n.pad(n.mine, 0, m), u, n.constant("f32", 0, u.dims...))
+		}
+		cols = append(cols, n.matABt(n.low(u), p.bw))
+		at = p.lo + p.out
+	}
+	gap(out)
+	if len(cols) == 1 {
+		return cols[0]
+	}
+	return n.concat(1, cols...)
 }
 
-// ropeTables are cos and sin [M, D/2] of positions [M] i32.
-func (n *net) ropeTables(pos value) (cos, sin value) {
-	m, half := pos.dims[0], n.s.headDim/2
-	angle := n.mul(n.broadcast(n.convert(pos, "f32"), []int{0}, m, half), n.broadcast(n.vector(n.s.ropeInv()), []int{1}, m, half))
-	return n.unary("cosine", angle), n.unary("sine", angle)
+// norm is RMS normalisation over the last axis (Zhang and Sennrich 2019,
+// arXiv:1910.07467, equation 4), with what its backward needs.
+type norm struct {
+	unit, inv value // x/rms, and 1/rms spread
+	w, out    value
 }
 
-// rotate applies rotary embedding to x [M, heads, D].
-func (n *net) rotate(x, cos, sin value) value {
-	m, h, half := x.dims[0], x.dims[1], n.s.headDim/2
-	c, s := n.broadcast(cos, []int{0, 2}, m, h, half), n.broadcast(sin, []int{0, 2}, m, h, half)
+func (n *net) rmsNorm(x, w value) norm {
+	last := len(x.dims) - 1
+	h := x.dims[last]
+	mean := n.scale(n.reduce(n.mul(x, x), "add", last), 1/float64(h))
+	r := n.unary("rsqrt", n.add(mean, n.constant("f32", n.s.eps, mean.dims...)))
+	o := norm{inv: n.spread(r, h), w: n.broadcast(w, []int{last}, x.dims...)}
+	o.unit = n.mul(x, o.inv)
+	o.out = n.mul(o.unit, o.w)
+	return o
+}
+
+// normBack is the gradient of a norm's input.
+func (n *net) normBack(o norm, d value) value {
+	last := len(d.dims) - 1
+	h := d.dims[last]
+	du := n.mul(d, o.w)
+	mean := n.scale(n.reduce(n.mul(du, o.unit), "add", last), 1/float64(h))
+	return n.mul(o.inv, n.sub(du, n.mul(o.unit, n.spread(mean, h))))
+}
+
+// rotary are the cosines and sines [M, rotary/2] of one table; unset where the
+// layer has no positions.
+type rotary struct{ cos, sin value }
+
+// rotaries are the tables of positions [M] i32 (Su et al. 2021,
+// arXiv:2104.09864, section 3.2.2), one for each of shape.ropes.
+func (n *net) rotaries(pos value) []rotary {
+	m := pos.dims[0]
+	var out []rotary
+	for _, t := range n.s.ropes {
+		half := len(t.Inv)
+		angle := n.mul(n.spread(n.convert(pos, "f32"), half), n.broadcast(n.vector(t.Inv), []int{1}, m, half))
+		r := rotary{n.unary("cosine", angle), n.unary("sine", angle)}
+		if t.Scale != 1 {
+			r = rotary{n.scale(r.cos, float64(t.Scale)), n.scale(r.sin, float64(t.Scale))}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// rotate turns x [M, heads, D] in half-split form; numbers past the rotary ones
+// stay. back gives the transpose.
+func (n *net) rotate(x value, r rotary, back bool) value {
+	if r.cos.name == "" {
+		return x
+	}
+	m, h, d, half := x.dims[0], x.dims[1], x.dims[2], r.cos.dims[1]
+	sin := r.sin
+	if back {
+		sin = n.unary("negate", sin)
+	}
+	c, s := n.broadcast(r.cos, []int{0, 2}, m, h, half), n.broadcast(sin, []int{0, 2}, m, h, half)
 	a, b := n.slice(x, 2, 0, half), n.slice(x, 2, half, 2*half)
-	return n.concat(2, n.sub(n.mul(a, c), n.mul(b, s)), n.add(n.mul(b, c), n.mul(a, s)))
-}
-
-// qkv gives the rotated, scaled queries [M, heads, D] and the keys and values
-// [M, KV, D], in the compute type.
-func (n *net) qkv(l int, x, cos, sin value) (q, k, v value) {
-	w, s, m := n.layer[l], n.s, x.dims[0]
-	y := n.linear(n.rmsNorm(x, w.inputNorm), w.qkv, w.lora, projQ, s.qDim(), s.kvDim(), s.kvDim())
-	part := func(lo, heads int) value {
-		return n.reshape(n.slice(y, 1, lo, lo+heads*s.headDim), m, heads, s.headDim)
+	parts := []value{n.sub(n.mul(a, c), n.mul(b, s)), n.add(n.mul(b, c), n.mul(a, s))}
+	if d > 2*half {
+		parts = append(parts, n.slice(x, 2, 2*half, d))
 	}
-	q = n.scale(n.rotate(part(0, s.heads), cos, sin), s.qScale())
-	k = n.rotate(part(s.qDim(), s.kv), cos, sin)
-	v = part(s.qDim()+s.kvDim(), s.kv)
-	return n.convert(q, n.elem), n.convert(k, n.elem), n.convert(v, n.elem)
+	return n.concat(2, parts...)
 }
 
-// finish is the part of a layer after attention: x [M, hidden], o [M, heads*D].
-func (n *net) finish(l int, x, o value) value {
-	w, s := n.layer[l], n.s
-	x = n.add(x, n.linear(o, w.o, w.lora, projO, s.hidden))
-	gu := n.linear(n.rmsNorm(x, w.postNorm), w.gateUp, w.lora, projGate, s.inter, s.inter)
-	g, u := n.slice(gu, 1, 0, s.inter), n.slice(gu, 1, s.inter, 2*s.inter)
-	act := n.mul(n.mul(g, n.unary("logistic", g)), u) // SwiGLU
-	return n.add(x, n.linear(act, w.down, w.lora, projDown, s.hidden))
-}
-
-// softmaxAV is attention over masked scores: [.., Q, S] scores in f32, mask of
-// the same shape, values [batch.., S, D] with nb batch axes. Result [.., Q, D].
-func (n *net) softmaxAV(scores, mask, v value, nb int) value {
-	last := len(scores.dims) - 1
-	keep := make([]int, last)
-	for i := range keep {
-		keep[i] = i
+// capped is c·tanh(x/c); c = 0 leaves x.
+func (n *net) capped(x value, c float64) value {
+	if c == 0 {
+		return x
 	}
-	scores = n.choose(mask, scores, n.constant("f32", -1e30, scores.dims...))
-	top := n.reduce(scores, "maximum", last)
-	p := n.exp(n.sub(scores, n.broadcast(top, keep, scores.dims...)))
-	sum := n.reduce(p, "add", last)
-	o := n.dot(n.convert(p, n.elem), keep[:nb], []int{last}, v, keep[:nb], []int{nb})
-	return n.div(o, n.broadcast(sum, keep, o.dims...))
+	return n.scale(n.unary("tanh", n.scale(x, 1/c)), c)
+}
+
+// cappedBack is the gradient of x, given capped(x) and the gradient of that.
+func (n *net) cappedBack(y, d value, c float64) value {
+	if c == 0 {
+		return d
+	}
+	t := n.scale(y, 1/c)
+	return n.mul(d, n.sub(n.constant("f32", 1, t.dims...), n.mul(t, t)))
+}
+
+// embedded are rows of the embedding, f32.
+func (n *net) embedded(ids value) value {
+	x := n.convert(n.rows(n.embed, ids), "f32")
+	if n.s.embedScale != 1 {
+		x = n.scale(x, float64(float32(n.s.embedScale)))
+	}
+	return x
 }
 
 // logits are those of hidden rows x [M, hidden], in f32.
 func (n *net) logits(x value) value {
-	return n.linear(n.rmsNorm(x, n.norm), n.head, [numProj]loraPair{}, 0, n.s.vocab)
+	return n.capped(n.affine(n.rmsNorm(x, n.norm).out, n.head, value{}, nil), n.s.logitCap)
 }

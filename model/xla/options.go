@@ -23,7 +23,8 @@ type Options struct {
 	Plugin string
 	// Device is "cpu" (the default), "cuda" or another plugin's name.
 	Device string
-	// Dtype of base weights, caches and products: "f32" (the default) or "bf16".
+	// Dtype of base weights, caches and products: "f32" (the default on "cpu") or
+	// "bf16" (the default elsewhere).
 	Dtype string
 	// Threads bounds the CPU plugin's worker threads; 0 is one per core.
 	Threads int
@@ -37,7 +38,10 @@ func (o Options) withDefaults() (Options, error) {
 		o.Device = "cpu"
 	}
 	if o.Dtype == "" {
-		o.Dtype = "f32"
+		o.Dtype = "bf16"
+		if o.Device == "cpu" {
+			o.Dtype = "f32"
+		}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -10,44 +10,55 @@ import "math"
 // of one block; sums over blocks are f64, so small probabilities keep their
 // share. Greedy is the same search over the indicator of the maximum with u = 0.
 
-// block is the size of a block of the vocabulary.
-const block = 256
+// blockSize is the size of a block of the vocabulary: near its root, so that both
+// levels of the search stay short.
+func blockSize(vocab int) int {
+	if vocab > 100_000 {
+		return 512
+	}
+	return 256
+}
 
 // paddedVocab is the row length sampling works on.
-func paddedVocab(v int) int { return (v + block - 1) / block * block }
+func paddedVocab(v int) int {
+	block := blockSize(v)
+	return (v + block - 1) / block * block
+}
 
 // sampler draws from logits of B rows.
 type sampler struct {
 	*emitter
 	vocab  int
-	filter bool  // emit top-k and top-p
+	filter bool  // emit top-k, top-p and min-p
+	raw    bool  // emit the logprob under softmax(logits) too
 	greedy value // [B] i1
 	inv    value // [B] f32: 1/temperature; 1 for greedy rows
 	topK   value // [B] i32; 0 is off
 	topP   value // [B] f32; 1 is off
+	minP   value // [B] f32; 0 is off
 }
 
 // over reduces [B, V] to [B]; the middle axis first, which XLA vectorises.
 func (s *sampler) over(x value, op string) value {
-	b, v := x.dims[0], x.dims[1]
+	b, v, block := x.dims[0], x.dims[1], blockSize(s.vocab)
 	part := s.reduce(s.reshape(x, b, v/block, block), op, 1)
 	return s.reduce(s.barrier(part), op, 1)
 }
 
-func (s *sampler) spread(x value, v int) value { return s.broadcast(x, []int{0}, x.dims[0], v) }
-
 // draw gives the token [B] i32 at which the cumulative distribution passes u
 // [B] f64, and its logprob [B] f32 under the distribution drawn from:
 // softmax(logits/temperature) after the filters; for greedy rows
-// softmax(logits). NaN logits give a NaN logprob.
-func (s *sampler) draw(logits, u value) (token, logprob value) {
-	b, v := logits.dims[0], paddedVocab(s.vocab)
+// softmax(logits). raw [B] f32 is that under softmax(logits), unset unless asked
+// for. NaN logits give a NaN logprob.
+func (s *sampler) draw(logits, u value) (token, logprob, raw value) {
+	b, v, block := logits.dims[0], paddedVocab(s.vocab), blockSize(s.vocab)
 	if pad := v - logits.dims[1]; pad > 0 {
 		logits = s.concat(1, logits, s.constant("f32", math.Inf(-1), b, pad))
 	}
 	logits = s.barrier(logits)
 	top := s.over(logits, "maximum")
-	y := s.mul(s.sub(logits, s.spread(top, v)), s.spread(s.inv, v))
+	under := s.sub(logits, s.spread(top, v))
+	y := s.mul(under, s.spread(s.inv, v))
 	p := s.exp(y)
 	if s.filter {
 		p = s.barrier(s.filtered(y, p))
@@ -68,11 +79,16 @@ func (s *sampler) draw(logits, u value) (token, logprob value) {
 	in := s.rows(s.reshape(mass, b*blocks, block), row) // [B, block]
 	rest := s.convert(s.sub(target, before), "f32")
 	at := s.passing(s.cumulative(in), rest, in)
-	token = s.add(s.mul(which, s.constant("i32", block, b)), at)
+	token = s.add(s.mul(which, s.constant("i32", float64(block), b)), at)
 
 	here := s.compare("EQ", s.iota("i32", 1, b, block), s.spread(at, block))
 	pt := s.reduce(s.choose(here, in, s.constant("f32", 0, b, block)), "add", 1)
-	return token, s.sub(s.unary("log", pt), s.unary("log", sum))
+	if s.raw {
+		z := s.rows(s.reshape(under, b*blocks, block), row)
+		z = s.reduce(s.choose(here, z, s.constant("f32", 0, b, block)), "add", 1)
+		raw = s.sub(z, s.unary("log", s.over(s.exp(under), "add")))
+	}
+	return token, s.sub(s.unary("log", pt), s.unary("log", sum)), raw
 }
 
 // cumulative is the inclusive running sum of rows, as a product with a triangle.
@@ -98,9 +114,10 @@ func (s *sampler) passing(sums, target, mass value) value {
 	return s.binary("minimum", first, last)
 }
 
-// filtered zeroes p outside the top-k tokens and then outside the smallest set
-// of the rest whose mass reaches top-p (Holtzman et al. 2020, arXiv:1904.09751,
-// equation 2). Tokens of exactly equal logits stand or fall together, where
+// filtered zeroes p outside the top-k tokens, then outside the smallest set of
+// the rest whose mass reaches top-p (Holtzman et al. 2020, arXiv:1904.09751,
+// equation 2), then where it is below min-p times the likeliest's, which is 1
+// (Nguyen et al. 2024, arXiv:2407.01082, section 3). Tokens of exactly equal logits stand or fall together, where
 // model/sample keeps the lower ids.
 func (s *sampler) filtered(y, p value) value {
 	b, v := y.dims[0], y.dims[1]
@@ -112,7 +129,8 @@ func (s *sampler) filtered(y, p value) value {
 	p = s.choose(s.compare("GE", order, s.spread(cutK, v)), p, zero)
 	onP := s.compare("LT", s.topP, s.constant("f32", 1, b))
 	cutP := s.choose(onP, s.cutoff(order, p, s.mul(s.topP, s.over(p, "add"))), off)
-	return s.choose(s.compare("GE", order, s.spread(cutP, v)), p, zero)
+	p = s.choose(s.compare("GE", order, s.spread(cutP, v)), p, zero)
+	return s.choose(s.compare("GE", p, s.spread(s.minP, v)), p, zero)
 }
 
 // ordered maps f32 to ui32 so that order is kept.

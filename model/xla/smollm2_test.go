@@ -4,11 +4,11 @@ package xla
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"testing"
 
-	"github.com/gomlx/go-xla/pkg/pjrt"
 	"github.com/skein-rl/skein/model"
 	"github.com/stretchr/testify/require"
 )
@@ -97,27 +97,25 @@ func toF32(x []float64) (out []float32) {
 func stepLogits(t *testing.T, d *decoder, slot int, token int32) []float32 {
 	t.Helper()
 	b := d.cfg.Slots
-	p, err := d.b.stablehlo("step logits", func(e *emitter) []value {
-		last, pos := e.arg("last", "i32", b), e.arg("pos", "i32", b)
-		caches := cacheArgs(e, d.b.shape, d.b.dev.elem, b, d.size)
-		logits, caches := newNet(e, d.b.shape, d.b.dev.elem, d.lora).step(last, pos, caches)
-		aliasCaches(e, d.b.shape, 2, 1)
-		return append([]value{logits}, caches...)
+	require.NoError(t, d.reserve(d.length[slot]+1))
+	spec := decodeSpec{slots: b, size: d.size, steps: 1, stops: 4, logits: true}
+	st := d.stack.shape
+	p, err := d.b.stablehlo(fmt.Sprintf("decode %v %v", spec, st), func(e *emitter) []value {
+		return emitDecode(e, d.b.shape, d.b.dev.elem, st, spec)
 	})
 	require.NoError(t, err)
-	last, pos := make([]int32, b), make([]int32, b)
-	for i := range pos {
-		last[i], pos[i] = token, int32(d.length[i])
+	slots := make([]rowState, b)
+	for i := range slots {
+		slots[i].done = i != slot
 	}
-	lastBuf, err := d.b.dev.putI32(last, b)
+	slots[slot].last = token
+	args, err := d.decodeArgs(spec, []model.DecodeRow{{Slot: slot}}, slots, 1)
 	require.NoError(t, err)
-	posBuf, err := d.b.dev.putI32(pos, b)
-	require.NoError(t, err)
-	out, err := d.runCaches(p, []*pjrt.Buffer{lastBuf, posBuf}, true)
+	out, err := d.runCaches(p, args, true)
 	require.NoError(t, err)
 	defer free(out...)
 	v := d.b.shape.vocab
-	logits, err := get[float32](out[0], b*v)
+	logits, err := get[float32](out[3], b*v)
 	require.NoError(t, err)
 	return logits[slot*v : (slot+1)*v]
 }

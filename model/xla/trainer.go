@@ -34,13 +34,15 @@ type trainer struct {
 // pass is one batch's forward: what Backward starts from.
 type pass struct {
 	groupBatch
-	prompt, cos, sin *pjrt.Buffer
-	inputs           []*pjrt.Buffer // of each layer; nil when not kept
-	out              *pjrt.Buffer   // of the last layer
+	prompt *pjrt.Buffer
+	ropes  []*pjrt.Buffer // cosines and sines of each of shape.ropes
+	inputs []*pjrt.Buffer // of each layer; nil when not kept
+	out    *pjrt.Buffer   // of the last layer
 }
 
 func (p *pass) free() {
-	free(p.prompt, p.cos, p.sin, p.out)
+	free(p.prompt, p.out)
+	free(p.ropes...)
 	free(p.inputs...)
 }
 
@@ -50,7 +52,7 @@ func (b *backend) NewTrainer(cfg model.TrainerConfig) (model.Trainer, error) {
 	if cfg.Full {
 		return nil, errors.New("xla: full fine-tuning is not available on this backend: set a LoRA adapter, or use the go backend")
 	}
-	lora, err := loraShapeOf(b.model.Config, cfg.LoRA)
+	lora, err := b.shape.loraShapeOf(b.model.Config, cfg.LoRA)
 	if err != nil {
 		return nil, err
 	}
@@ -94,6 +96,20 @@ func (t *trainer) upload(p []float32) ([]*pjrt.Buffer, error) {
 		return nil, fmt.Errorf("xla: %d parameters given, the layout has %d", len(p), want)
 	}
 	return putLayers(t.b.dev, p, t.lora.size)
+}
+
+// putLayers uploads a flat LoRA vector, one buffer of size numbers per layer.
+func putLayers(dev *device, params []float32, size int) ([]*pjrt.Buffer, error) {
+	var out []*pjrt.Buffer
+	for at := 0; at < len(params); at += size {
+		b, err := dev.putF32(params[at:at+size], size)
+		if err != nil {
+			free(out...)
+			return nil, err
+		}
+		out = append(out, b)
+	}
+	return out, nil
 }
 
 // Score runs forward only.
@@ -178,10 +194,6 @@ func (t *trainer) forward(ctx context.Context, g groupBatch, params []*pjrt.Buff
 	if err != nil {
 		return nil, err
 	}
-	layer, err := t.layerForward(g.layout)
-	if err != nil {
-		return nil, err
-	}
 	p := &pass{groupBatch: g}
 	defer func() {
 		if err != nil {
@@ -202,16 +214,20 @@ func (t *trainer) forward(ctx context.Context, g groupBatch, params []*pjrt.Buff
 		return nil, err
 	}
 	defer free(pos)
-	first, err := embed.run(w.embed, ids, pos)
+	first, err := embed.run([]*pjrt.Buffer{w.embed, ids, pos})
 	if err != nil {
 		return nil, err
 	}
-	p.out, p.cos, p.sin = first[0], first[1], first[2]
+	p.out, p.ropes = first[0], first[1:]
 	for l := range t.b.shape.layers {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		y, err := layer.run(append([]*pjrt.Buffer{p.out}, t.layerArgs(p, l, params)...)...)
+		layer, err := t.layerForward(g.layout, t.b.shape.kinds[l])
+		if err != nil {
+			return nil, err
+		}
+		y, err := layer.run(append([]*pjrt.Buffer{p.out}, t.layerArgs(p, l, params)...))
 		if err != nil {
 			return nil, err
 		}
@@ -225,9 +241,13 @@ func (t *trainer) forward(ctx context.Context, g groupBatch, params []*pjrt.Buff
 	return p, nil
 }
 
-// layerArgs are a layer's inputs in the order of layerParams.
+// layerArgs are a layer's inputs in the order of layerInputs.
 func (t *trainer) layerArgs(p *pass, l int, params []*pjrt.Buffer) []*pjrt.Buffer {
-	return append(append([]*pjrt.Buffer{p.cos, p.sin, p.prompt}, t.b.weights.layers[l].all()...), params[l])
+	args := []*pjrt.Buffer{p.prompt, params[l]}
+	if r := t.b.shape.kinds[l].rope; r >= 0 {
+		args = append(args, p.ropes[2*r], p.ropes[2*r+1])
+	}
+	return append(args, t.b.weights.layers[l]...)
 }
 
 // chunk is a run of scored rows on the device.
@@ -242,7 +262,7 @@ func (t *trainer) chunks(ctx context.Context, p *pass, f func(chunk) error) erro
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		size := headChunk(len(p.scored) - lo)
+		size := t.b.headChunk(len(p.scored) - lo)
 		c := chunk{lo: lo, hi: min(lo+size, len(p.scored)), size: size}
 		rows, target := make([]int32, size), make([]int32, size)
 		copy(rows, p.scored[c.lo:c.hi])
@@ -271,7 +291,7 @@ func (t *trainer) headArgs(p *pass, c chunk, inv float32) (args, owned []*pjrt.B
 	if err != nil {
 		return nil, nil, err
 	}
-	h, err := gather.run(p.out, c.rows)
+	h, err := gather.run([]*pjrt.Buffer{p.out, c.rows})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -77,10 +77,6 @@ func allZero(x []float32) bool {
 
 // backward runs one pass from the head down and replaces acc layer by layer.
 func (t *trainer) backward(ctx context.Context, p *pass, a, b []float32, acc []*pjrt.Buffer) error {
-	layer, err := t.layerBackward(p.layout)
-	if err != nil {
-		return err
-	}
 	dev := t.b.dev
 	d, err := dev.putF32(make([]float32, p.rows()*t.b.shape.hidden), p.rows(), t.b.shape.hidden)
 	if err != nil {
@@ -119,7 +115,7 @@ func (t *trainer) backward(ctx context.Context, p *pass, a, b []float32, acc []*
 			return err
 		}
 		owned = append(owned, dh...)
-		next, err := scatter.run(d, c.rows, dh[0])
+		next, err := scatter.run([]*pjrt.Buffer{d, c.rows, dh[0]})
 		if err != nil {
 			return err
 		}
@@ -134,7 +130,11 @@ func (t *trainer) backward(ctx context.Context, p *pass, a, b []float32, acc []*
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		out, err := layer.run(append([]*pjrt.Buffer{p.inputs[l], d, acc[l]}, t.layerArgs(p, l, t.params)...)...)
+		layer, err := t.layerBackward(p.layout, t.b.shape.kinds[l])
+		if err != nil {
+			return err
+		}
+		out, err := layer.run(append([]*pjrt.Buffer{p.inputs[l], d, acc[l]}, t.layerArgs(p, l, t.params)...))
 		if err != nil {
 			return err
 		}

@@ -2,73 +2,79 @@
 
 package xla
 
-import (
-	"fmt"
+import "fmt"
 
-	"github.com/gomlx/gomlx/pkg/core/dtypes"
-	. "github.com/gomlx/gomlx/pkg/core/graph"
-)
+// The trainer's programs, compiled on first use: per layout and kind of layer,
+// the head per chunk size.
 
-// The trainer's programs, compiled on first use: GoMLX graphs per layout, the
-// head in StableHLO per chunk size.
+// embed: embedding, ids [N], pos [N] -> x [N, hidden], then cosines and sines of
+// each rope table.
+func (t *trainer) embed(l layout) (*program, error) {
+	s, rows := t.b.shape, l.rows()
+	return t.b.stablehlo(fmt.Sprintf("embed rows=%d", rows), func(e *emitter) []value {
+		n := &net{emitter: e, s: s, elem: t.b.dev.elem}
+		n.embed = e.arg("embed", n.elem, s.vocab, s.hidden)
+		ids, pos := e.arg("ids", "i32", rows), e.arg("pos", "i32", rows)
+		out := []value{n.embedded(ids)}
+		for _, r := range n.rotaries(pos) {
+			out = append(out, r.cos, r.sin)
+		}
+		return out
+	})
+}
 
-func (t *trainer) dtype() dtypes.DType {
-	if t.b.dev.elem == "bf16" {
-		return dtypes.BFloat16
+// layerInputs declares what layers read besides x: prompt [1] i32, the LoRA
+// vector, cosines and sines if the kind has positions, weights.
+func (t *trainer) layerInputs(e *emitter, l layout, k layerKind) (y *layer, r rotary, prompt value) {
+	n := &net{emitter: e, s: t.b.shape, elem: t.b.dev.elem}
+	prompt = e.arg("prompt", "i32", 1)
+	flat := e.arg("lora", "f32", t.lora.size)
+	if k.rope >= 0 {
+		half := len(n.s.ropes[k.rope].Inv)
+		r = rotary{e.arg("cos", "f32", l.rows(), half), e.arg("sin", "f32", l.rows(), half)}
 	}
-	return dtypes.Float32
-}
-
-// graph returns the GoMLX program of a key, compiling it once.
-func (t *trainer) graph(key string, params []param, build func([]*Node) []*Node) (*graphProgram, error) {
-	return compiled(&t.b.programs, key, func() (*graphProgram, error) { return t.b.dev.buildGraph(key, params, build) })
-}
-
-// embed: embedding, ids, pos -> x [N, hidden], cos and sin [N, D/2].
-func (t *trainer) embed(l layout) (*graphProgram, error) {
-	s, n := t.b.shape, l.rows()
-	return t.graph(fmt.Sprintf("embed rows=%d", n), []param{{t.dtype(), []int{s.vocab, s.hidden}}, i32Param(n), i32Param(n)},
-		func(in []*Node) []*Node {
-			inv := Const(in[0].Graph(), s.ropeInv())
-			angle := Mul(InsertAxes(ConvertDType(in[2], dtypes.Float32), -1), InsertAxes(inv, 0))
-			return []*Node{f32(Gather(in[0], InsertAxes(in[1], -1))), Cos(angle), Sin(angle)}
-		})
+	y = n.newLayer(k, "")
+	y.lora = e.slicedLoRA(flat, t.lora, n.elem)
+	return y, r, prompt
 }
 
 // layerForward: x, layer inputs -> x.
-func (t *trainer) layerForward(l layout) (*graphProgram, error) {
-	s, dt := t.b.shape, t.dtype()
-	params := append([]param{f32Param(l.rows(), s.hidden)}, layerParams(l, s, dt, &t.lora)...)
-	return t.graph(fmt.Sprintf("layer forward %v %v", l, &t.lora), params, func(in []*Node) []*Node {
-		return []*Node{newLayer(l, s, dt, &t.lora, in[1:]).forward(in[0]).out}
+func (t *trainer) layerForward(l layout, k layerKind) (*program, error) {
+	return t.b.stablehlo(fmt.Sprintf("layer forward %v %+v %v", l, k, t.lora), func(e *emitter) []value {
+		x := e.arg("x", "f32", l.rows(), t.b.shape.hidden)
+		y, r, prompt := t.layerInputs(e, l, k)
+		return []value{y.forward(x, r, func(q, k, v value) value {
+			o, _ := y.attend(l, q, k, v, prompt)
+			return o
+		})}
 	})
 }
 
 // layerBackward: x, d, accumulator, layer inputs -> dx, accumulator.
-func (t *trainer) layerBackward(l layout) (*graphProgram, error) {
-	s, dt := t.b.shape, t.dtype()
-	x := f32Param(l.rows(), s.hidden)
-	params := append([]param{x, x, f32Param(t.lora.size)}, layerParams(l, s, dt, &t.lora)...)
-	return t.graph(fmt.Sprintf("layer backward %v %v", l, &t.lora), params, func(in []*Node) []*Node {
-		dx, flat := newLayer(l, s, dt, &t.lora, in[3:]).backward(in[0], in[1])
-		return []*Node{dx, Add(in[2], flat)}
+func (t *trainer) layerBackward(l layout, k layerKind) (*program, error) {
+	return t.b.stablehlo(fmt.Sprintf("layer backward %v %+v %v", l, k, t.lora), func(e *emitter) []value {
+		x, d := e.arg("x", "f32", l.rows(), t.b.shape.hidden), e.arg("d", "f32", l.rows(), t.b.shape.hidden)
+		acc := e.arg("acc", "f32", t.lora.size)
+		y, r, prompt := t.layerInputs(e, l, k)
+		dx, flat := y.backward(x, d, r, prompt, l, t.lora)
+		return []value{dx, e.add(acc, flat)}
 	})
 }
 
 // gather: x [N, hidden], rows [m] -> the rows.
-func (t *trainer) gather(n, m int) (*graphProgram, error) {
-	return t.graph(fmt.Sprintf("gather %d of %d rows", m, n), []param{f32Param(n, t.b.shape.hidden), i32Param(m)},
-		func(in []*Node) []*Node { return []*Node{Gather(in[0], InsertAxes(in[1], -1))} })
+func (t *trainer) gather(n, m int) (*program, error) {
+	return t.b.stablehlo(fmt.Sprintf("gather %d of %d rows", m, n), func(e *emitter) []value {
+		return []value{e.rows(e.arg("x", "f32", n, t.b.shape.hidden), e.arg("rows", "i32", m))}
+	})
 }
 
 // scatter: dx [N, hidden], rows [m], d [m, hidden] -> dx with d added to its
 // rows; several members share the prompt's last row.
-func (t *trainer) scatter(n, m int) (*graphProgram, error) {
+func (t *trainer) scatter(n, m int) (*program, error) {
 	h := t.b.shape.hidden
-	return t.graph(fmt.Sprintf("scatter %d of %d rows", m, n), []param{f32Param(n, h), i32Param(m), f32Param(m, h)},
-		func(in []*Node) []*Node {
-			return []*Node{ScatterSum(in[0], InsertAxes(in[1], -1), in[2], false, false)}
-		})
+	return t.b.stablehlo(fmt.Sprintf("scatter %d of %d rows", m, n), func(e *emitter) []value {
+		return []value{e.addRows(e.arg("dx", "f32", n, h), e.arg("rows", "i32", m), e.arg("d", "f32", m, h))}
+	})
 }
 
 // head returns a head program of a chunk size.

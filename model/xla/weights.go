@@ -9,26 +9,11 @@ import (
 	"github.com/skein-rl/skein/model"
 )
 
-// layerBuffers are one layer's base weights on the device, [out, in] as stored;
-// q, k, v and gate, up are fused. Norms are f32.
-type layerBuffers struct {
-	inputNorm *pjrt.Buffer // [hidden]
-	qkv       *pjrt.Buffer // [q+2kv, hidden]
-	o         *pjrt.Buffer // [hidden, q]
-	postNorm  *pjrt.Buffer // [hidden]
-	gateUp    *pjrt.Buffer // [2 inter, hidden]
-	down      *pjrt.Buffer // [hidden, inter]
-}
-
-func (l layerBuffers) all() []*pjrt.Buffer {
-	return []*pjrt.Buffer{l.inputNorm, l.qkv, l.o, l.postNorm, l.gateUp, l.down}
-}
-
 // weightBuffers are the base weights on the device, shared by every decoder and
-// trainer of a backend.
+// trainer of a backend: [out, in] as stored, fused as shape.tensors says.
 type weightBuffers struct {
 	embed, norm, head *pjrt.Buffer // head is embed when tied
-	layers            []layerBuffers
+	layers            [][]*pjrt.Buffer
 }
 
 func (w *weightBuffers) free() {
@@ -37,7 +22,7 @@ func (w *weightBuffers) free() {
 	}
 	free(w.embed, w.norm)
 	for _, l := range w.layers {
-		free(l.all()...)
+		free(l...)
 	}
 }
 
@@ -51,7 +36,7 @@ func loadWeights(d *device, s shape, w *model.Weights) (_ *weightBuffers, err er
 	if w == nil || len(w.Layers) != s.layers {
 		return nil, fmt.Errorf("xla: the model has no weights for its %d layers", s.layers)
 	}
-	put := func(name string, store func([]float32, ...int) (*pjrt.Buffer, error), data []float32, dims ...int) *pjrt.Buffer {
+	put := func(name string, low bool, data []float32, dims ...int) *pjrt.Buffer {
 		if err != nil {
 			return nil
 		}
@@ -59,38 +44,111 @@ func loadWeights(d *device, s shape, w *model.Weights) (_ *weightBuffers, err er
 			err = fmt.Errorf("xla: weight %s has %d numbers, %v expected", name, len(data), dims)
 			return nil
 		}
+		store := d.putF32
+		if low {
+			store = d.putElem
+		}
 		b, e := store(data, dims...)
 		if e != nil {
 			err = fmt.Errorf("xla: weight %s: %w", name, e)
 		}
 		return b
 	}
-	out.embed = put("embed", d.putElem, w.Embed, s.vocab, s.hidden)
-	out.norm = put("norm", d.putF32, w.Norm, s.hidden)
+	out.embed = put("embed", true, w.Embed, s.vocab, s.hidden)
+	out.norm = put("norm", false, w.Norm, s.hidden)
 	out.head = out.embed
 	if !s.tied {
-		out.head = put("head", d.putElem, w.Head, s.vocab, s.hidden)
+		out.head = put("head", true, w.Head, s.vocab, s.hidden)
 	}
-	var fused []float32
-	fuse := func(parts ...[]float32) []float32 {
-		fused = fused[:0]
-		for _, p := range parts {
-			fused = append(fused, p...)
+	var f fuser
+	for i := range w.Layers {
+		var bufs []*pjrt.Buffer
+		for _, t := range s.tensors(s.kinds[i]) {
+			data, e := f.tensor(t.name, &w.Layers[i], s, s.kinds[i])
+			if e != nil {
+				return nil, fmt.Errorf("xla: weight layers.%d.%s: %w", i, t.name, e)
+			}
+			bufs = append(bufs, put(fmt.Sprintf("layers.%d.%s", i, t.name), t.low, data, t.dims...))
 		}
-		return fused
-	}
-	for i, l := range w.Layers {
-		at := func(n string) string { return fmt.Sprintf("layers.%d.%s", i, n) }
-		out.layers = append(out.layers, layerBuffers{
-			inputNorm: put(at("input_norm"), d.putF32, l.InputNorm, s.hidden),
-			qkv:       put(at("qkv"), d.putElem, fuse(l.Q, l.K, l.V), s.qkvDim(), s.hidden),
-			o:         put(at("o"), d.putElem, l.O, s.hidden, s.qDim()),
-			postNorm:  put(at("post_norm"), d.putF32, l.PostNorm, s.hidden),
-			gateUp:    put(at("gate_up"), d.putElem, fuse(l.Gate, l.Up), 2*s.inter, s.hidden),
-			down:      put(at("down"), d.putElem, l.Down, s.hidden, s.inter),
-		})
+		out.layers = append(out.layers, bufs)
 	}
 	return out, err
+}
+
+// fuser joins matrices in one buffer that it uses again.
+type fuser struct{ buf []float32 }
+
+func (f *fuser) join(parts ...[]float32) []float32 {
+	f.buf = f.buf[:0]
+	for _, p := range parts {
+		f.buf = append(f.buf, p...)
+	}
+	return f.buf
+}
+
+// tensor gives the numbers of one of shape.tensors.
+func (f *fuser) tensor(name string, l *model.LayerWeights, s shape, k layerKind) ([]float32, error) {
+	switch name {
+	case "input_norm":
+		return l.InputNorm, nil
+	case "qkv":
+		return f.join(l.Q, l.K, l.V), nil
+	case "qkv_bias":
+		return f.join(l.QBias, l.KBias, l.VBias), nil
+	case "o":
+		return l.O, nil
+	case "o_bias":
+		return l.OBias, nil
+	case "q_norm":
+		return l.QNorm, nil
+	case "k_norm":
+		return l.KNorm, nil
+	case "attn_out_norm":
+		return l.AttnOutNorm, nil
+	case "post_norm":
+		return l.PostNorm, nil
+	case "mlp_out_norm":
+		return l.MLPOutNorm, nil
+	case "router":
+		return l.Router, nil
+	}
+	if k.moe {
+		return f.experts(name, l.Experts, s)
+	}
+	if name == "down" {
+		return l.Down, nil
+	}
+	return f.join(l.Gate, l.Up), nil
+}
+
+// experts lays experts out side by side: all gates, all ups, and down with the
+// experts' inputs in a row.
+func (f *fuser) experts(name string, experts []model.ExpertWeights, s shape) ([]float32, error) {
+	if len(experts) != s.experts {
+		return nil, fmt.Errorf("%d experts, the configuration has %d", len(experts), s.experts)
+	}
+	n := s.expertSize * s.hidden
+	for i, e := range experts {
+		if len(e.Gate) != n || len(e.Up) != n || len(e.Down) != n {
+			return nil, fmt.Errorf("expert %d has %d, %d and %d numbers in gate, up and down, %d expected", i, len(e.Gate), len(e.Up), len(e.Down), n)
+		}
+	}
+	f.buf = f.buf[:0]
+	if name == "down" {
+		for row := range s.hidden {
+			for _, e := range experts {
+				f.buf = append(f.buf, e.Down[row*s.expertSize:(row+1)*s.expertSize]...)
+			}
+		}
+		return f.buf, nil
+	}
+	for _, e := range experts {
+		f.buf = append(f.buf, e.Gate...)
+	}
+	for _, e := range experts {
+		f.buf = append(f.buf, e.Up...)
+	}
+	return f.buf, nil
 }
 
 // args are the base weights in the order newNet declares them.
@@ -100,7 +158,7 @@ func (w *weightBuffers) args() []*pjrt.Buffer {
 		out = append(out, w.head)
 	}
 	for _, l := range w.layers {
-		out = append(out, l.all()...)
+		out = append(out, l...)
 	}
 	return out
 }
