@@ -1,5 +1,7 @@
 package model
 
+import "slices"
+
 // ContextLimit is the longest sequence, prompt included, that the model serves
 // as it is configured. For rope scaling that depends on the length (dynamic,
 // longrope) it is the trained context, unless the model was opened
@@ -37,7 +39,9 @@ func WithLongContext() OpenOption {
 }
 
 // byLength reports whether a sequence's length chooses the frequencies.
-func (s RopeScaling) byLength() bool { return s.Type == "dynamic" || s.Type == "longrope" }
+func (s RopeScaling) byLength() bool {
+	return s.Type == "dynamic" || s.Type == "longrope" && !slices.Equal(s.ShortFactor, s.LongFactor)
+}
 
 // longestContext is ContextLimit opened for long contexts.
 func (c Config) longestContext() int {

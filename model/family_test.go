@@ -58,15 +58,19 @@ func TestFamilyConfigs(t *testing.T) {
 			c.ModelType, c.NumHiddenLayers, c.TieWordEmbeddings, c.RopeTheta = "smollm3", 3, true, 2000
 			c.NoRopeLayers = []bool{false, true, false}
 		},
-		"qwen2":   func(c *Config) { c.ModelType, c.TieWordEmbeddings, c.RopeTheta, c.QKVBias = "qwen2", true, 1e6, true },
-		"qwen3":   func(c *Config) { c.ModelType, c.HeadDim, c.TieWordEmbeddings, c.RopeTheta, c.QKNorm = "qwen3", 16, true, 1e6, true },
+		"qwen2": func(c *Config) { c.ModelType, c.TieWordEmbeddings, c.RopeTheta, c.QKVBias = "qwen2", true, 1e6, true },
+		"qwen3": func(c *Config) {
+			c.ModelType, c.HeadDim, c.TieWordEmbeddings, c.RopeTheta, c.QKNorm = "qwen3", 16, true, 1e6, true
+		},
 		"mistral": func(c *Config) { c.ModelType, c.SlidingWindow = "mistral", 8 },
 		"phi3": func(c *Config) {
 			c.ModelType, c.NumAttentionHeads, c.NumKeyValueHeads, c.HeadDim, c.RotaryDim, c.RMSNormEps = "phi3", 2, 1, 16, 12, 1e-5
 			c.MaxPositionEmbeddings, c.SlidingWindow, c.FusedProjections = 128, 10, true
 			c.RopeScaling = RopeScaling{Type: "longrope", OriginalMaxPositions: 32, ShortFactor: []float64{1, 1.1, 1.25, 1.5, 1.75, 2}, LongFactor: []float64{1.2, 1.7, 2.5, 3.5, 5, 8}}
 		},
-		"phi4": func(c *Config) { c.ModelType, c.RMSNormEps, c.RopeTheta, c.FusedProjections = "phi3", 1e-5, 250000, true },
+		"phi4": func(c *Config) {
+			c.ModelType, c.RMSNormEps, c.RopeTheta, c.FusedProjections = "phi3", 1e-5, 250000, true
+		},
 		"gemma2": func(c *Config) {
 			c.ModelType, c.HeadDim, c.TieWordEmbeddings, c.HiddenAct = "gemma2", 16, true, "gelu_pytorch_tanh"
 			c.SandwichNorm, c.NormPlusOne, c.EmbedScale, c.AttnScale = true, true, math.Sqrt(32), 1/math.Sqrt(24)

@@ -191,14 +191,14 @@ func TestGGUFRefusals(t *testing.T) {
 		change func(*ggufFile)
 		want   string
 	}{
-		"architecture":   {func(g *ggufFile) { g.meta["general.architecture"] = "gemma3" }, `general.architecture "gemma3"`},
-		"rope scaling":   {func(g *ggufFile) { g.meta["llama.rope.scaling.type"] = "yarn" }, `llama.rope.scaling.type "yarn"`},
+		"architecture":   {func(g *ggufFile) { g.meta["general.architecture"] = "falcon" }, `general.architecture "falcon"`},
+		"rope scaling":   {func(g *ggufFile) { g.meta["llama.rope.scaling.type"] = "ntk" }, `llama.rope.scaling.type "ntk"`},
 		"missing key":    {func(g *ggufFile) { delete(g.meta, "llama.block_count") }, "llama.block_count is missing"},
 		"partial rope":   {func(g *ggufFile) { g.meta["llama.rope.dimension_count"] = 4 }, "partial rope"},
 		"layers":         {func(g *ggufFile) { g.meta["llama.block_count"] = 3 }, `tensor "blk.2.attn_norm.weight" is missing`},
-		"absurd layers":  {func(g *ggufFile) { g.meta["llama.block_count"] = 1 << 30 }, "num_hidden_layers"},
+		"absurd layers":  {func(g *ggufFile) { g.meta["llama.block_count"] = 1 << 30 }, "llama.block_count is 1073741824, want 1 to 4096"},
 		"too few layers": {func(g *ggufFile) { g.meta["llama.block_count"] = 1 }, `tensor "blk.1.`},
-		"experts":        {func(g *ggufFile) { g.meta["llama.expert_count"] = 8 }, "mixtures of experts"},
+		"experts":        {func(g *ggufFile) { g.meta["llama.expert_count"] = 8 }, "llama.expert_used_count is missing"},
 		"wrong shape":    {func(g *ggufFile) { g.meta["llama.feed_forward_length"] = 41 }, "blk.0.ffn_gate.weight"},
 		"type":           {func(g *ggufFile) { g.tensors[1].typ = 16 }, `tensor "blk.0.attn_norm.weight": type IQ2_XXS is not implemented`},
 		"unknown type":   {func(g *ggufFile) { g.tensors[1].typ = 99 }, "ggml type 99"},

@@ -195,7 +195,7 @@ func (p *hfParser) parse() {
 	}
 	p.rope()
 	fam.extra(p)
-	p.dropWideWindow()
+	p.c.tidyLayers()
 }
 
 // activation reads hidden_act, or what Gemma calls hidden_activation.

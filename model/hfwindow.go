@@ -89,10 +89,9 @@ func (p *hfParser) byLayer(full func(layer int) bool) {
 	}
 }
 
-// dropWideWindow forgets windows that no sequence reaches, and lists that
-// mark nothing. Where window layers have their own rope, they stay.
-func (p *hfParser) dropWideWindow() {
-	c := &p.c
+// tidyLayers forgets windows that no sequence reaches, and lists that mark
+// nothing. Where window layers have their own rope, they stay.
+func (c *Config) tidyLayers() {
 	if c.LocalRopeTheta == 0 && c.SlidingWindow >= c.longestContext() {
 		c.SlidingWindow, c.FullLayers = 0, nil
 	}
