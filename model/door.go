@@ -111,6 +111,31 @@ type PrefillRow struct {
 	Tokens  []int32
 }
 
+// ScoreRow appends tokens to a slot's cached sequence, as PrefillRow does, and
+// asks how likely the model itself finds them.
+type ScoreRow struct {
+	Slot    int
+	Adapter int
+	Tokens  []int32
+	Top     int // likeliest tokens wanted at each place; 0 = none
+}
+
+// ScoreOut holds, for every token of a ScoreRow but the first, its logprob given
+// all tokens before it (no temperature or filter), and the likeliest tokens
+// there when asked.
+type ScoreOut struct {
+	Logprobs []float32
+	Top      [][]TokenLogprob
+}
+
+// Scorer is what a decoder does besides generating: tell the logprobs of tokens
+// that are given. Every decoder of this repository is one.
+type Scorer interface {
+	// Score checks all rows, then computes them one after the other. Error when a
+	// slot would exceed MaxLen; what was computed by then stays cached.
+	Score(ctx context.Context, rows []ScoreRow) ([]ScoreOut, error)
+}
+
 // Decoder owns Slots KV caches. Not safe for concurrent use: one engine
 // goroutine owns it. Cached tokens are those of the adapter they were computed
 // under; SetAdapter does not touch the caches, so the engine resets or keeps

@@ -185,29 +185,8 @@ func (d *decoder) checkToken(id int32) error {
 // computed. When ctx ends in the middle the tokens of the passes already run
 // stay cached: Len says how many.
 func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
-	seen := map[int]bool{}
-	for i, r := range rows {
-		err := d.checkSlot(r.Slot)
-		switch {
-		case err != nil:
-		case seen[r.Slot]:
-			err = fmt.Errorf("slot %d is listed twice", r.Slot)
-		case d.checkPlace(r.Adapter) != nil:
-			err = d.checkPlace(r.Adapter)
-		case d.Len(r.Slot)+len(r.Tokens) > d.cfg.MaxLen:
-			err = fmt.Errorf("slot %d holds %d tokens and %d more exceed max_len %d", r.Slot, d.Len(r.Slot), len(r.Tokens), d.cfg.MaxLen)
-		}
-		seen[r.Slot] = true
-		for j, id := range r.Tokens {
-			if err == nil {
-				if err = d.checkToken(id); err != nil {
-					err = fmt.Errorf("index %d: %w", j, err)
-				}
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("gobackend: prefill: row %d: %w", i, err)
-		}
+	if err := d.checkPrefill(rows); err != nil {
+		return fmt.Errorf("gobackend: prefill: %w", err)
 	}
 	rows = slices.Clone(rows)
 	slices.SortStableFunc(rows, func(a, b model.PrefillRow) int { return a.Adapter - b.Adapter })
@@ -234,6 +213,35 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 		}
 		if len(ln.tokens) > 0 {
 			d.forward(ln, true)
+		}
+	}
+	return nil
+}
+
+// checkPrefill reports the first row that cannot be appended.
+func (d *decoder) checkPrefill(rows []model.PrefillRow) error {
+	seen := map[int]bool{}
+	for i, r := range rows {
+		err := d.checkSlot(r.Slot)
+		switch {
+		case err != nil:
+		case seen[r.Slot]:
+			err = fmt.Errorf("slot %d is listed twice", r.Slot)
+		case d.checkPlace(r.Adapter) != nil:
+			err = d.checkPlace(r.Adapter)
+		case d.Len(r.Slot)+len(r.Tokens) > d.cfg.MaxLen:
+			err = fmt.Errorf("slot %d holds %d tokens and %d more exceed max_len %d", r.Slot, d.Len(r.Slot), len(r.Tokens), d.cfg.MaxLen)
+		}
+		seen[r.Slot] = true
+		for j, id := range r.Tokens {
+			if err == nil {
+				if err = d.checkToken(id); err != nil {
+					err = fmt.Errorf("index %d: %w", j, err)
+				}
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("row %d: %w", i, err)
 		}
 	}
 	return nil

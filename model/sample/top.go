@@ -31,3 +31,16 @@ func top(logits []float32, norm float64, n int) []model.TokenLogprob {
 	}
 	return out
 }
+
+// Likelihood is a given token's logprob under the model's own distribution, and
+// the n likeliest tokens of that.
+func Likelihood(logits []float32, id int32, n int) (logprob float32, best []model.TokenLogprob, err error) {
+	if err := checkFinite(logits); err != nil {
+		return 0, nil, err
+	}
+	norm := logSumExp(logits)
+	if n > 0 {
+		best = top(logits, norm, n)
+	}
+	return rawLogprob(logits[id], norm), best, nil
+}
