@@ -42,8 +42,9 @@ func newAddedMatcher(tokens []AddedToken) *addedMatcher {
 }
 
 // split calls text for the stretches between added tokens and token for the
-// tokens, in order. With special false, special tokens are left in the text.
-func (m *addedMatcher) split(s string, special bool, text func(string), token func(int32)) {
+// tokens, in order; first tells that a stretch begins where s does. With special
+// false, special tokens are left in the text.
+func (m *addedMatcher) split(s string, special bool, text func(s string, first bool), token func(int32)) {
 	at := 0 // start of the text not yet given out
 	for i := 0; m.any && i < len(s); {
 		t, ok := m.longest(s[i:])
@@ -63,14 +64,14 @@ func (m *addedMatcher) split(s string, special bool, text func(string), token fu
 			end = len(s) - len(strings.TrimLeftFunc(s[end:], unicode.IsSpace))
 		}
 		if start > at {
-			text(s[at:start])
+			text(s[at:start], at == 0)
 		}
 		token(t.ID)
 		at = end
 		i = max(i, end)
 	}
 	if at < len(s) {
-		text(s[at:])
+		text(s[at:], at == 0)
 	}
 }
 

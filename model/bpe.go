@@ -1,20 +1,230 @@
 package model
 
-// bpe merges the bytes of one word into tokens (Sennrich et al. 2016,
-// arXiv:1508.07909): always the pair of lowest rank, leftmost first.
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// bpe merges the symbols of one word into tokens (Sennrich et al. 2016,
+// arXiv:1508.07909): always the pair of lowest rank, leftmost first. The first
+// symbols are bytes or, as in SentencePiece, characters.
 type bpe struct {
-	byteID [256]int32 // token of a single byte, -1 = none
+	// raw words are bytes that stand for runes of the byte-level alphabet;
+	// otherwise words are text.
+	raw    bool
+	byteID [256]int32 // raw: token of a byte, -1 = none
+	vocab  map[string]int32
 	merges map[uint64]bpeMerge
 	// whole, when set, maps a whole word to its token before any merging
 	// (ignore_merges).
 	whole   map[string]int32
 	unk     int32 // -1 = none
 	fuseUnk bool
+	// fallback holds the tokens <0x00> to <0xFF>; a character that is no token
+	// becomes those of its bytes if all are tokens.
+	fallback       *[256]int32
+	prefix, suffix string // of symbols that begin no word, of the last
 }
 
 type bpeMerge struct{ rank, id int32 }
 
 func pairKey(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
+
+// newBPE compiles a model. raw is allowed when words come from a ByteLevel step.
+func newBPE(m *bpeSpec, raw bool) (*bpe, error) {
+	if m.Dropout != nil && *m.Dropout != 0 {
+		return nil, fmt.Errorf("dropout %v is not implemented", *m.Dropout)
+	}
+	p := &bpe{
+		unk: -1, fuseUnk: m.FuseUnk, merges: make(map[uint64]bpeMerge, len(m.Merges)), vocab: m.Vocab,
+		prefix: or(m.Prefix, ""), suffix: or(m.Suffix, ""),
+	}
+	p.raw = raw && p.prefix == "" && p.suffix == "" && !m.ByteFallback
+	if u := or(m.Unk, ""); u != "" {
+		id, ok := m.Vocab[u]
+		if !ok {
+			return nil, fmt.Errorf("unk_token %q is not in the vocabulary", u)
+		}
+		p.unk = id
+	}
+	for b := range 256 {
+		p.byteID[b] = -1
+		if id, ok := m.Vocab[string(byteToRune[b])]; ok {
+			p.byteID[b] = id
+		}
+	}
+	if m.ByteFallback {
+		p.fallback = byteTokens(m.Vocab)
+	}
+	for rank, pair := range m.Merges {
+		a, okA := m.Vocab[pair[0]]
+		b, okB := m.Vocab[pair[1]]
+		if !okA || !okB || len(pair[1]) < len(p.prefix) {
+			return nil, fmt.Errorf("merge %d %q: a part is not in the vocabulary", rank, pair)
+		}
+		id, ok := m.Vocab[pair[0]+pair[1][len(p.prefix):]]
+		if !ok {
+			return nil, fmt.Errorf("merge %d %q: the result is not in the vocabulary", rank, pair)
+		}
+		// Of a repeated merge the last counts, as in the reference.
+		p.merges[pairKey(a, b)] = bpeMerge{rank: int32(rank), id: id}
+	}
+	if m.IgnoreMerges {
+		p.whole = m.Vocab
+		if p.raw {
+			p.whole = make(map[string]int32, len(m.Vocab))
+			for tok, id := range m.Vocab {
+				if b, ok := rawBytes(tok); ok {
+					p.whole[string(b)] = id
+				}
+			}
+		}
+	}
+	return p, nil
+}
+
+// byteTokens is the tokens <0x00> to <0xFF>, -1 where one is missing.
+func byteTokens(vocab map[string]int32) *[256]int32 {
+	t := new([256]int32)
+	for b := range t {
+		t[b] = -1
+		if id, ok := vocab[fmt.Sprintf("<0x%02X>", b)]; ok {
+			t[b] = id
+		}
+	}
+	return t
+}
+
+// append adds the tokens of a word to out.
+func (m *bpe) append(out []int32, word string) []int32 {
+	if id, ok := m.whole[word]; ok {
+		return append(out, id)
+	}
+	var short [shortWord]int32
+	ids := short[:0]
+	if m.raw {
+		ids = m.bytes(ids, word)
+	} else {
+		ids = m.characters(ids, word)
+	}
+	switch {
+	case len(ids) <= 1:
+		return append(out, ids...)
+	case len(ids) <= shortWord:
+		return append(out, m.mergeShort(ids)...)
+	}
+	return m.mergeLong(out, ids)
+}
+
+// bytes gives the tokens of single bytes.
+func (m *bpe) bytes(ids []int32, word string) []int32 {
+	unk := false // the last symbol is unk
+	for i := range len(word) {
+		id := m.byteID[word[i]]
+		if id >= 0 {
+			ids, unk = append(ids, id), false
+			continue
+		}
+		// Without an unknown token the reference drops the byte.
+		if m.unk >= 0 && !(unk && m.fuseUnk) {
+			ids, unk = append(ids, m.unk), true
+		}
+	}
+	return ids
+}
+
+// characters gives the tokens of single characters. As in the reference, an
+// unknown one comes after the bytes of those that follow it.
+func (m *bpe) characters(ids []int32, word string) []int32 {
+	unk := false // one is pending
+	for i := 0; i < len(word); {
+		_, n := utf8.DecodeRuneInString(word[i:])
+		s := word[i : i+n]
+		full := s
+		if i > 0 && m.prefix != "" {
+			full = m.prefix + full
+		}
+		if i+n == len(word) && m.suffix != "" {
+			full += m.suffix
+		}
+		i += n
+		if id, ok := m.vocab[full]; ok {
+			if unk {
+				ids, unk = append(ids, m.unk), false
+			}
+			ids = append(ids, id)
+			continue
+		}
+		if m.fallback != nil && hasAll(m.fallback, full) {
+			for j := range len(full) {
+				ids = append(ids, m.fallback[full[j]])
+			}
+			continue
+		}
+		if m.unk < 0 {
+			continue
+		}
+		if unk && !m.fuseUnk {
+			ids = append(ids, m.unk)
+		}
+		unk = true
+	}
+	if unk {
+		ids = append(ids, m.unk)
+	}
+	return ids
+}
+
+func hasAll(t *[256]int32, s string) bool {
+	for i := range len(s) {
+		if t[s[i]] < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// shortWord is up to how many symbols a scan for the lowest rank beats a heap.
+const shortWord = 48
+
+const noRank = 1<<31 - 1
+
+// mergeShort merges in place.
+func (m *bpe) mergeShort(ids []int32) []int32 {
+	var table [shortWord]bpeMerge // of the symbol with its right neighbour
+	n := len(ids)
+	look := func(i int) bpeMerge {
+		if mg, ok := m.merges[pairKey(ids[i], ids[i+1])]; ok {
+			return mg
+		}
+		return bpeMerge{rank: noRank}
+	}
+	for i := 0; i+1 < n; i++ {
+		table[i] = look(i)
+	}
+	for n > 1 {
+		best, at := int32(noRank), -1
+		for i, mg := range table[:n-1] {
+			if mg.rank < best {
+				best, at = mg.rank, i
+			}
+		}
+		if at < 0 {
+			break
+		}
+		ids[at] = table[at].id
+		copy(ids[at+1:n-1], ids[at+2:n])
+		copy(table[at+1:n-1], table[at+2:n])
+		n--
+		if at+1 < n {
+			table[at] = look(at)
+		}
+		if at > 0 {
+			table[at-1] = look(at - 1)
+		}
+	}
+	return ids[:n]
+}
 
 // symbol is a token of the word in a doubly linked list.
 type symbol struct {
@@ -30,32 +240,13 @@ func (a candidate) less(b candidate) bool {
 	return a.rank < b.rank || a.rank == b.rank && a.pos < b.pos
 }
 
-// append adds the tokens of a word to out.
-func (m *bpe) append(out []int32, word string) []int32 {
-	if id, ok := m.whole[word]; ok {
-		return append(out, id)
-	}
-	syms := make([]symbol, 0, len(word))
-	unk := false // the last symbol is unk
-	for i := range len(word) {
-		id := m.byteID[word[i]]
-		if id < 0 {
-			// Without an unknown token the reference drops the byte.
-			if m.unk < 0 || unk && m.fuseUnk {
-				continue
-			}
-			id, unk = m.unk, true
-		} else {
-			unk = false
-		}
-		n := int32(len(syms))
-		syms = append(syms, symbol{id: id, prev: n - 1, next: n + 1})
-	}
-	if len(syms) == 0 {
-		return out
+// mergeLong merges in O(n log n).
+func (m *bpe) mergeLong(out, ids []int32) []int32 {
+	syms := make([]symbol, len(ids))
+	for i, id := range ids {
+		syms[i] = symbol{id: id, prev: int32(i - 1), next: int32(i + 1)}
 	}
 	syms[len(syms)-1].next = -1
-
 	var heap candidates
 	try := func(pos int32) {
 		if pos < 0 || syms[pos].next < 0 {

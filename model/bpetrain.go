@@ -21,23 +21,21 @@ func TrainBPE(corpus iter.Seq[string], vocabSize int, specials []string) (*Token
 		return nil, fmt.Errorf("model: train bpe: vocab size %d, want %d (specials and bytes) to %d", vocabSize, low, maxVocab)
 	}
 	spec := tokenizerSpec{
-		PreTokenizer: new(preSpec),
+		PreTokenizer: json.RawMessage(ggufPre["smollm"].pre),
 		Decoder:      json.RawMessage(`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`),
-		Model:        bpeSpec{Type: "BPE", Vocab: vocabMap{}},
+		Model:        modelSpec{BPE: &bpeSpec{Type: "BPE", Vocab: vocabMap{}}},
 	}
-	if err := json.Unmarshal([]byte(ggufPre["smollm"].pre), spec.PreTokenizer); err != nil {
-		return nil, fmt.Errorf("model: train bpe: %w", err)
-	}
+	m := spec.Model.BPE
 	for i, s := range specials {
-		if _, dup := spec.Model.Vocab[s]; dup || s == "" {
+		if _, dup := m.Vocab[s]; dup || s == "" {
 			return nil, fmt.Errorf("model: train bpe: special %d %q is empty or listed twice", i, s)
 		}
-		spec.Model.Vocab[s] = int32(i)
+		m.Vocab[s] = int32(i)
 		spec.AddedTokens = append(spec.AddedTokens, AddedToken{ID: int32(i), Content: s, Special: true})
 	}
 	tr := newBPETrainer()
 	for id, tok := range tr.tokens {
-		spec.Model.Vocab[byteLevel(tok)] = int32(len(specials) + id)
+		m.Vocab[byteLevel(tok)] = int32(len(specials) + id)
 	}
 	// A tokenizer of bytes only cuts the corpus into words.
 	cutter, err := newTokenizer(spec)
@@ -55,14 +53,14 @@ func TrainBPE(corpus iter.Seq[string], vocabSize int, specials []string) (*Token
 			break
 		}
 		a, b := byteLevel(tr.tokens[left]), byteLevel(tr.tokens[right])
-		if _, taken := spec.Model.Vocab[a+b]; taken {
+		if _, taken := m.Vocab[a+b]; taken {
 			// The same bytes are a token already, by another path or as a
 			// special; a second id for them would never decode back.
 			tr.forbid(left, right)
 			continue
 		}
-		spec.Model.Vocab[a+b] = int32(len(specials) + len(tr.tokens))
-		spec.Model.Merges = append(spec.Model.Merges, [2]string{a, b})
+		m.Vocab[a+b] = int32(len(specials) + len(tr.tokens))
+		m.Merges = append(m.Merges, [2]string{a, b})
 		tr.merge(left, right)
 	}
 	t, err := newTokenizer(spec)
@@ -74,15 +72,15 @@ func TrainBPE(corpus iter.Seq[string], vocabSize int, specials []string) (*Token
 
 // words gives the pieces that BPE works on; special tokens are left out.
 func (t *Tokenizer) words(text string, emit func(string)) {
-	var cut func(piece string, steps []preStep)
-	cut = func(piece string, steps []preStep) {
-		if len(steps) == 0 {
+	var cut func(piece string, first bool, step int)
+	cut = func(piece string, first bool, step int) {
+		if step == len(t.pre) {
 			emit(piece)
 			return
 		}
-		steps[0](piece, func(s string) { cut(s, steps[1:]) })
+		t.pre[step](piece, first, func(s string, first bool) { cut(s, first, step+1) })
 	}
-	t.first.split(text, true, func(s string) { cut(s, t.pre) }, func(int32) {})
+	t.first.split(text, true, func(s string, first bool) { cut(s, first, 0) }, func(int32) {})
 }
 
 type bpePair struct{ left, right int32 }

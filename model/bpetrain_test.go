@@ -46,7 +46,7 @@ func TestTrainBPE(t *testing.T) {
 	// The first merge is the most frequent pair, ties by bytes.
 	one, err := TrainBPE(slices.Values([]string{"cd!cd,ab;ab"}), 257, nil)
 	require.NoError(t, err)
-	require.Equal(t, mergeList{{"a", "b"}}, one.spec.Model.Merges)
+	require.Equal(t, mergeList{{"a", "b"}}, one.spec.Model.BPE.Merges)
 
 	data, err := tok.MarshalJSON()
 	require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestTrainBPERefusals(t *testing.T) {
 	// A special that spells bytes of the corpus is not learned again.
 	tok, err := TrainBPE(slices.Values([]string{strings.Repeat("tea ", 9)}), 262, []string{"te"})
 	require.NoError(t, err)
-	for _, m := range tok.spec.Model.Merges {
+	for _, m := range tok.spec.Model.BPE.Merges {
 		require.NotEqual(t, "te", m[0]+m[1])
 	}
 }

@@ -33,14 +33,37 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var probe map[string][][2]rune
-	if err := json.Unmarshal(data, &probe); err != nil {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil {
 		log.Fatal(err)
+	}
+	probe := make(map[string][][2]rune)
+	maps := make(map[string]map[rune]string)
+	for key, val := range raw {
+		if !strings.HasPrefix(key, "map_") {
+			var ranges [][2]rune
+			if err := json.Unmarshal(val, &ranges); err != nil {
+				log.Fatal(key, ": ", err)
+			}
+			probe[key] = ranges
+			continue
+		}
+		var pairs [][2]any
+		if err := json.Unmarshal(val, &pairs); err != nil {
+			log.Fatal(key, ": ", err)
+		}
+		maps[key] = make(map[rune]string, len(pairs))
+		for _, p := range pairs {
+			maps[key][rune(p[0].(float64))] = p[1].(string)
+		}
 	}
 	theirs := make(map[rune]string)
 	numeric := make(map[rune]bool)
 	nfc := make(map[string]map[rune]bool)
 	for cat, ranges := range probe {
+		if strings.HasPrefix(cat, "set_") {
+			continue
+		}
 		for _, r := range ranges {
 			for c := r[0]; c <= r[1]; c++ {
 				switch {
@@ -144,6 +167,18 @@ func main() {
 		if (norm.NFC.String(s) == s) != nfc["nfc_stable"][c] {
 			barriers[c] = true
 		}
+		for form, name := range map[norm.Form]string{norm.NFD: "map_nfd", norm.NFKD: "map_nfkd"} {
+			their, changed := maps[name][c]
+			if !changed {
+				their = s
+			}
+			if our := form.String(s); our != their {
+				if changed {
+					log.Fatalf("%U: %s %q, Go has %q", c, name, their, our)
+				}
+				barriers[c] = true
+			}
+		}
 	}
 	fmt.Fprintf(&out, "\n// nfcBarriers lists code points that Go normalises and the library, whose NFC\n// is of an older Unicode, leaves alone.\nvar nfcBarriers = [][2]rune{\n")
 	lo, hi = -1, -2
@@ -159,6 +194,39 @@ func main() {
 		lo, hi = c, c
 	}
 	flushN()
+	fmt.Fprintf(&out, "}\n")
+	for _, set := range []struct{ name, doc string }{
+		{"bertDropped", "lists what BertNormalizer's clean_text drops"},
+		{"bertMarks", "lists what BertNormalizer's strip_accents drops"},
+		{"combiningMarks", "lists what StripAccents drops"},
+		{"punctuation", "lists where Punctuation and BertPreTokenizer split"},
+	} {
+		ranges, ok := probe["set_"+set.name]
+		if !ok {
+			log.Fatalf("no set_%s in the probe", set.name)
+		}
+		fmt.Fprintf(&out, "\n// %s %s.\nvar %s = [][2]rune{\n", set.name, set.doc, set.name)
+		for i, r := range ranges {
+			fmt.Fprintf(&out, "{%#x, %#x},", r[0], r[1])
+			if i%6 == 5 || i == len(ranges)-1 {
+				fmt.Fprintln(&out)
+			}
+		}
+		fmt.Fprintf(&out, "}\n")
+	}
+	fmt.Fprintf(&out, "\n// lowerExceptions maps code points whose lower case differs from Go's.\nvar lowerExceptions = map[rune]string{\n")
+	for c := rune(0); c <= unicode.MaxRune; c++ {
+		if c >= 0xd800 && c < 0xe000 {
+			continue
+		}
+		their, changed := maps["map_lower"][c]
+		if !changed {
+			their = string(c)
+		}
+		if their != string(unicode.ToLower(c)) {
+			fmt.Fprintf(&out, "%#x: %+q,\n", c, their)
+		}
+	}
 	fmt.Fprintf(&out, "}\n")
 	src, err := format.Source(out.Bytes())
 	if err != nil {

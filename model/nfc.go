@@ -6,13 +6,17 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// nfcString is Unicode normalization form C as the tokenizers library computes
+// normalForm is a Unicode normalization form as the tokenizers library computes
 // it: with older tables, to which nfcBarriers are unassigned, and without
 // x/text's limit of 30 combining marks in a row.
-func nfcString(s string) string {
-	if norm.NFC.IsNormalString(s) {
-		// Barriers only block moves and compositions, so this is stable.
+func normalForm(form norm.Form, s string) string {
+	if form.IsNormalString(s) {
+		// Barriers only block moves, compositions and mappings, so this is stable.
 		return s
+	}
+	decompose := norm.NFD
+	if form == norm.NFKC || form == norm.NFKD {
+		decompose = norm.NFKD
 	}
 	var runes []rune
 	var class []uint8
@@ -21,17 +25,19 @@ func nfcString(s string) string {
 			runes, class = append(runes, r), append(class, 0)
 			continue
 		}
-		p := norm.NFC.PropertiesString(string(r))
-		parts := []rune{r}
-		if d := p.Decomposition(); len(d) > 0 {
-			parts = []rune(string(d))
+		if r < 0x80 {
+			runes, class = append(runes, r), append(class, 0)
+			continue
 		}
-		for _, q := range parts {
+		for _, q := range decompose.String(string(r)) {
 			runes = append(runes, q)
 			class = append(class, norm.NFC.PropertiesString(string(q)).CCC())
 		}
 	}
 	order(runes, class)
+	if form == norm.NFD || form == norm.NFKD {
+		return string(runes)
+	}
 	return string(compose(runes, class))
 }
 
@@ -82,7 +88,7 @@ func compose(runes []rune, class []uint8) []rune {
 
 // pair is the canonical composition of two code points.
 func pair(a, b rune) (rune, bool) {
-	if inRanges(nfcBarriers, a) || inRanges(nfcBarriers, b) {
+	if a < 0x80 && b < 0x300 || inRanges(nfcBarriers, a) || inRanges(nfcBarriers, b) {
 		return 0, false
 	}
 	joined := []rune(norm.NFC.String(string(a) + string(b)))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/dlclark/regexp2/v2"
@@ -12,113 +13,242 @@ import (
 // gpt2Pattern is the split of the ByteLevel step (GPT-2's encoder).
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// preStep cuts each piece into smaller pieces, in order.
-type preStep func(piece string, emit func(string))
+// preStep cuts each piece into smaller pieces, in order. first tells that the
+// piece begins where the text does.
+type preStep func(piece string, first bool, emit func(piece string, first bool))
 
 // preSpec is a pre_tokenizer object of tokenizer.json.
 type preSpec struct {
-	Type             string          `json:"type"`
-	Pretokenizers    []preSpec       `json:"pretokenizers,omitempty"`
-	IndividualDigits *bool           `json:"individual_digits,omitempty"`
-	Pattern          json.RawMessage `json:"pattern,omitempty"`
-	Behavior         string          `json:"behavior,omitempty"`
-	Invert           *bool           `json:"invert,omitempty"`
-	AddPrefixSpace   *bool           `json:"add_prefix_space,omitempty"`
-	TrimOffsets      *bool           `json:"trim_offsets,omitempty"`
-	UseRegex         *bool           `json:"use_regex,omitempty"`
+	Type             string            `json:"type"`
+	Pretokenizers    []json.RawMessage `json:"pretokenizers"`
+	IndividualDigits *bool             `json:"individual_digits"`
+	Pattern          json.RawMessage   `json:"pattern"`
+	Behavior         splitBehavior     `json:"behavior"`
+	Invert           *bool             `json:"invert"`
+	AddPrefixSpace   *bool             `json:"add_prefix_space"`
+	TrimOffsets      *bool             `json:"trim_offsets"` // offsets are not kept
+	UseRegex         *bool             `json:"use_regex"`
+	Replacement      *string           `json:"replacement"`
+	PrependScheme    *string           `json:"prepend_scheme"`
+	Split            *bool             `json:"split"`
+	StrRep           *string           `json:"str_rep"` // of old files: the replacement again
+	Delimiter        *string           `json:"delimiter"`
 }
 
-// buildPre flattens a pre_tokenizer into steps. byteLevel reports that the last
-// step is ByteLevel, without which this is no byte-level tokenizer.
-func buildPre(spec preSpec) (steps []preStep, byteLevel bool, err error) {
+// buildPre flattens a pre_tokenizer into steps.
+func buildPre(raw json.RawMessage) ([]preStep, error) {
+	if isNull(raw) {
+		return nil, nil
+	}
+	var spec preSpec
+	if err := strictJSON(raw, &spec); err != nil {
+		return nil, fmt.Errorf("pre_tokenizer: %w", err)
+	}
 	switch spec.Type {
 	case "Sequence":
-		for _, s := range spec.Pretokenizers {
-			if byteLevel {
-				return nil, false, fmt.Errorf("pre_tokenizer: step %q after ByteLevel is not implemented", s.Type)
-			}
-			more, bl, err := buildPre(s)
+		var steps []preStep
+		for _, r := range spec.Pretokenizers {
+			more, err := buildPre(r)
 			if err != nil {
-				return nil, false, err
+				return nil, err
 			}
 			steps = append(steps, more...)
-			byteLevel = bl
 		}
-		return steps, byteLevel, nil
+		return steps, nil
 	case "ByteLevel":
+		var steps []preStep
 		if or(spec.AddPrefixSpace, true) {
 			steps = append(steps, prefixSpace)
 		}
 		if or(spec.UseRegex, true) {
-			re, err := compilePattern(gpt2Pattern)
-			if err != nil {
-				return nil, false, err
-			}
-			steps = append(steps, splitStep(re, isolated, false))
+			steps = append(steps, patternStep(gpt2Pattern))
 		}
-		return steps, true, nil
-	case "Digits":
-		return []preStep{digitsStep(or(spec.IndividualDigits, false))}, false, nil
-	case "Split":
-		var p struct{ Regex, String *string }
-		if err := json.Unmarshal(spec.Pattern, &p); err != nil || (p.Regex == nil) == (p.String == nil) {
-			return nil, false, fmt.Errorf("pre_tokenizer Split: pattern %s is neither {\"Regex\": ...} nor {\"String\": ...}", spec.Pattern)
-		}
-		pattern := ""
-		if p.Regex != nil {
-			pattern = *p.Regex
-		} else {
-			pattern = regexp2.Escape(*p.String)
-		}
-		re, err := compilePattern(pattern)
+		return append(steps, byteLevelStep), nil
+	case "Metaspace":
+		m, err := parseMetaspace("pre_tokenizer", spec.Replacement, spec.PrependScheme, spec.AddPrefixSpace)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
-		b := splitBehavior(spec.Behavior)
-		switch b {
-		case isolated, removed, mergedWithPrevious, mergedWithNext, contiguous:
-		default:
-			return nil, false, fmt.Errorf("pre_tokenizer Split: behavior %q is not implemented", spec.Behavior)
+		return []preStep{m.step(or(spec.Split, true))}, nil
+	case "Digits":
+		b := contiguous
+		if or(spec.IndividualDigits, false) {
+			b = isolated
 		}
-		return []preStep{splitStep(re, b, or(spec.Invert, false))}, false, nil
+		return []preStep{classStep(isNumeric, b)}, nil
+	case "Punctuation":
+		b := spec.Behavior
+		if b == "" {
+			b = isolated
+		}
+		return []preStep{classStep(isPunctuation, b)}, b.check("Punctuation")
+	case "BertPreTokenizer":
+		return []preStep{classStep(unicode.IsSpace, removed), classStep(isPunctuation, isolated)}, nil
+	case "WhitespaceSplit":
+		return []preStep{classStep(unicode.IsSpace, removed)}, nil
+	case "Whitespace":
+		return []preStep{wordStep}, nil
+	case "CharDelimiterSplit":
+		d := []rune(or(spec.Delimiter, ""))
+		if len(d) != 1 {
+			return nil, fmt.Errorf("pre_tokenizer CharDelimiterSplit: delimiter %q is not one character", string(d))
+		}
+		return []preStep{classStep(func(r rune) bool { return r == d[0] }, removed)}, nil
+	case "Split":
+		lit, re, err := parsePattern("pre_tokenizer Split", spec.Pattern)
+		if err != nil {
+			return nil, err
+		}
+		if err := spec.Behavior.check("Split"); err != nil {
+			return nil, err
+		}
+		find := func(s string) []span { return literalSpans(lit, s) }
+		if re != nil {
+			find = spanFinder(re)
+		}
+		return []preStep{splitStep(find, spec.Behavior, or(spec.Invert, false))}, nil
 	}
-	return nil, false, fmt.Errorf("pre_tokenizer %q is not implemented (have Sequence, ByteLevel, Digits, Split)", spec.Type)
+	return nil, fmt.Errorf("pre_tokenizer %q is not implemented (have Sequence, ByteLevel, Metaspace, Digits, Punctuation, BertPreTokenizer, "+
+		"Whitespace, WhitespaceSplit, CharDelimiterSplit, Split)", spec.Type)
 }
 
-// contractions is how Llama 3, Qwen and their relatives spell English
-// contractions; the reference engine folds ſ (U+017F) with s, regexp2 doesn't.
-const contractions = `(?i:'s|'t|'re|'ve|'m|'ll|'d)`
-
-func compilePattern(p string) (*regexp2.Regexp, error) {
-	q := strings.ReplaceAll(p, contractions, `(?:'[sS\u017F]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])`)
-	re, err := regexp2.Compile(q, regexp2.OptionMaxBacktrackingStackSize(-1))
+// patternStep isolates the matches of a pattern of ours.
+func patternStep(pattern string) preStep {
+	re, err := compilePattern(pattern)
 	if err != nil {
-		return nil, fmt.Errorf("pre_tokenizer: pattern %q: %w", p, err)
+		panic("model: constant pattern: " + err.Error())
 	}
-	return re, nil
+	return splitStep(spanFinder(re), isolated, false)
 }
 
-func prefixSpace(piece string, emit func(string)) {
+// byteLevelStep writes bytes in the printable alphabet.
+func byteLevelStep(piece string, first bool, emit func(string, bool)) {
+	emit(byteLevel([]byte(piece)), first)
+}
+
+func prefixSpace(piece string, first bool, emit func(string, bool)) {
 	if piece != "" && piece[0] != ' ' {
 		piece = " " + piece
 	}
-	emit(piece)
+	emit(piece, first)
 }
 
-func digitsStep(individual bool) preStep {
-	return func(piece string, emit func(string)) {
-		start := 0 // of the run not yet emitted
-		inDigits := false
-		for i, r := range piece {
-			d := isNumeric(r)
-			if i > start && (d != inDigits || d && individual) {
-				emit(piece[start:i])
-				start = i
+// isPunctuation is BERT's punctuation: every ASCII symbol and category P.
+func isPunctuation(r rune) bool {
+	if r < 0x80 {
+		return '!' <= r && r <= '/' || ':' <= r && r <= '@' || '[' <= r && r <= '`' || '{' <= r && r <= '~'
+	}
+	return inRanges(punctuation, r)
+}
+
+// classStep splits at the code points of a class, each one a match.
+func classStep(in func(rune) bool, b splitBehavior) preStep {
+	return splitStep(func(s string) []span {
+		var spans []span
+		at := 0
+		for i, r := range s {
+			if !in(r) {
+				continue
 			}
-			inDigits = d
+			if i > at {
+				spans = append(spans, span{at, i, false})
+			}
+			n := utf8.RuneLen(r)
+			if r == utf8.RuneError {
+				_, n = utf8.DecodeRuneInString(s[i:])
+			}
+			spans = append(spans, span{i, i + n, true})
+			at = i + n
 		}
-		if start < len(piece) {
-			emit(piece[start:])
+		if at < len(s) {
+			spans = append(spans, span{at, len(s), false})
+		}
+		return spans
+	}, b, false)
+}
+
+// wordStep is \w+|[^\w\s]+ without what lies between.
+func wordStep(piece string, first bool, emit func(string, bool)) {
+	class := func(r rune) int {
+		switch {
+		case isWord(r):
+			return 1
+		case unicode.IsSpace(r):
+			return 0
+		}
+		return 2
+	}
+	start, last := 0, 0
+	for i, r := range piece {
+		c := class(r)
+		if c != last {
+			if last != 0 {
+				emit(piece[start:i], first && start == 0)
+			}
+			start, last = i, c
+		}
+	}
+	if last != 0 {
+		emit(piece[start:], first && start == 0)
+	}
+}
+
+// literalSpans finds a string.
+func literalSpans(lit, s string) []span {
+	var spans []span
+	at := 0
+	for {
+		i := strings.Index(s[at:], lit)
+		if i < 0 {
+			break
+		}
+		if i > 0 {
+			spans = append(spans, span{at, at + i, false})
+		}
+		spans = append(spans, span{at + i, at + i + len(lit), true})
+		at += i + len(lit)
+	}
+	if at < len(s) {
+		spans = append(spans, span{at, len(s), false})
+	}
+	return spans
+}
+
+// metaspace writes spaces as a visible character, SentencePiece's "▁".
+type metaspace struct {
+	mark   string
+	scheme string // always, first or never: where a mark is put before the text
+}
+
+func parseMetaspace(where string, replacement, scheme *string, addPrefix *bool) (metaspace, error) {
+	m := metaspace{or(replacement, "▁"), or(scheme, "always")}
+	if addPrefix != nil && !*addPrefix {
+		if scheme != nil && m.scheme != "never" {
+			return m, fmt.Errorf("%s Metaspace: add_prefix_space false, yet prepend_scheme %q", where, m.scheme)
+		}
+		m.scheme = "never"
+	}
+	if utf8.RuneCountInString(m.mark) != 1 {
+		return m, fmt.Errorf("%s Metaspace: replacement %q is not one character", where, m.mark)
+	}
+	switch m.scheme {
+	case "always", "first", "never":
+		return m, nil
+	}
+	return m, fmt.Errorf("%s Metaspace: prepend_scheme %q is not implemented (have always, first, never)", where, m.scheme)
+}
+
+func (m metaspace) step(split bool) preStep {
+	cut := splitStep(func(s string) []span { return literalSpans(m.mark, s) }, mergedWithNext, false)
+	return func(piece string, first bool, emit func(string, bool)) {
+		piece = strings.ReplaceAll(piece, " ", m.mark)
+		if piece != "" && !strings.HasPrefix(piece, m.mark) && (m.scheme == "always" || m.scheme == "first" && first) {
+			piece = m.mark + piece
+		}
+		if split {
+			cut(piece, first, emit)
+		} else {
+			emit(piece, first)
 		}
 	}
 }
@@ -140,9 +270,17 @@ type span struct {
 	match      bool
 }
 
-func splitStep(re *regexp2.Regexp, behavior splitBehavior, invert bool) preStep {
-	return func(piece string, emit func(string)) {
-		spans := matchSpans(re, piece)
+func (b splitBehavior) check(where string) error {
+	switch b {
+	case isolated, removed, mergedWithPrevious, mergedWithNext, contiguous:
+		return nil
+	}
+	return fmt.Errorf("pre_tokenizer %s: behavior %q is not implemented", where, b)
+}
+
+func splitStep(find func(string) []span, behavior splitBehavior, invert bool) preStep {
+	return func(piece string, first bool, emit func(string, bool)) {
+		spans := find(piece)
 		if invert {
 			for i := range spans {
 				spans[i].match = !spans[i].match
@@ -150,10 +288,15 @@ func splitStep(re *regexp2.Regexp, behavior splitBehavior, invert bool) preStep 
 		}
 		for _, s := range mergeSpans(spans, behavior) {
 			if s.start < s.end {
-				emit(piece[s.start:s.end])
+				emit(piece[s.start:s.end], first && s.start == 0)
 			}
 		}
 	}
+}
+
+// spanFinder finds a pattern.
+func spanFinder(re *regexp2.Regexp) func(string) []span {
+	return func(s string) []span { return matchSpans(re, s) }
 }
 
 // matchSpans cuts the piece into matches and the text between them.

@@ -3,24 +3,29 @@ package model
 import (
 	"fmt"
 	"slices"
+	"unicode/utf8"
 )
 
-// Tokenizer turns text into token ids and back with byte-level BPE, exactly as
-// the Hugging Face tokenizers library does for the same tokenizer.json. Safe
-// for concurrent use. Truncation and padding stored in a file are not applied.
+// Tokenizer turns text into token ids and back, exactly as the Hugging Face
+// tokenizers library does for the same tokenizer.json. Safe for concurrent use.
+// Truncation and padding stored in a file are not applied.
 type Tokenizer struct {
-	tokens  []string // by id, in the byte-level alphabet; "" where no token is
-	bytes   [][]byte // by id: what the token stands for
-	ids     map[string]int32
-	added   []AddedToken // by id
-	special []bool       // by id
-	first   *addedMatcher
-	second  *addedMatcher // after normalising
-	nfc     bool
-	pre     []preStep
-	bpe     bpe
-	prefix  []int32 // what WithSpecials puts around ids
-	suffix  []int32
+	tokens      []string // by id, as the vocabulary spells them
+	used        []bool   // by id: there is a token
+	pieces      []piece  // by id: what the token contributes to text
+	firstPieces map[int32]piece
+	ids         map[string]int32
+	added       []AddedToken // by id
+	special     []bool       // by id
+	first       *addedMatcher
+	second      *addedMatcher // after normalising
+	norm        []normStep
+	pre         []preStep
+	model       wordModel
+	raw         bool // bytes that are no UTF-8 have tokens
+	dec         *decoder
+	prefix      []int32 // what WithSpecials puts around ids
+	suffix      []int32
 
 	spec tokenizerSpec // for writing
 }
@@ -29,24 +34,47 @@ type Tokenizer struct {
 // special, special tokens that are written out in the text ("<|im_end|>")
 // become their ids, as rendered chat templates need; without, they are text
 // like any other, so that untrusted text cannot forge structure.
+//
+// Bytes that are no UTF-8 are kept by byte-level tokenizers that have no
+// normalizer, so that Decode gives U+FFFD for them; for others they become
+// U+FFFD first, one for each maximal invalid part.
 func (t *Tokenizer) Encode(text string, special bool) []int32 {
-	ids := make([]int32, 0, len(text)/3+1)
-	token := func(id int32) { ids = append(ids, id) }
-	t.first.split(text, special, func(s string) {
-		if t.nfc {
-			s = nfcString(s)
-		}
-		t.second.split(s, special, func(s string) { ids = t.encodePiece(ids, s, t.pre) }, token)
-	}, token)
-	return ids
+	if !t.raw && !utf8.ValidString(text) {
+		b, _ := appendUTF8(nil, []byte(text), true)
+		text = string(b)
+	}
+	e := encoder{t: t, ids: make([]int32, 0, len(text)/3+1), special: special}
+	t.first.split(text, special, e.normalized, e.token)
+	return e.ids
 }
 
-func (t *Tokenizer) encodePiece(ids []int32, piece string, steps []preStep) []int32 {
-	if len(steps) == 0 {
-		return t.bpe.append(ids, piece)
+// encoder collects the ids of one text.
+type encoder struct {
+	t       *Tokenizer
+	ids     []int32
+	special bool
+}
+
+func (e *encoder) token(id int32) { e.ids = append(e.ids, id) }
+
+func (e *encoder) normalized(s string, first bool) {
+	e.t.second.split(e.t.normalize(s), e.special, func(s string, head bool) { e.piece(s, first && head, 0) }, e.token)
+}
+
+// piece runs the pre-tokenizer from a step on.
+func (e *encoder) piece(s string, first bool, step int) {
+	if step == len(e.t.pre) {
+		e.ids = e.t.model.append(e.ids, s)
+		return
 	}
-	steps[0](piece, func(s string) { ids = t.encodePiece(ids, s, steps[1:]) })
-	return ids
+	e.t.pre[step](s, first, func(s string, first bool) { e.piece(s, first, step+1) })
+}
+
+func (t *Tokenizer) normalize(s string) string {
+	for _, f := range t.norm {
+		s = f(s)
+	}
+	return s
 }
 
 // WithSpecials puts the tokens around ids that the tokenizer's post-processor
@@ -55,45 +83,6 @@ func (t *Tokenizer) encodePiece(ids []int32, piece string, steps []preStep) []in
 func (t *Tokenizer) WithSpecials(ids []int32) []int32 {
 	out := make([]int32, 0, len(t.prefix)+len(ids)+len(t.suffix))
 	return append(append(append(out, t.prefix...), ids...), t.suffix...)
-}
-
-// Decode gives the text of ids, special tokens included. Bytes that form no
-// character become U+FFFD; ids without a token give nothing.
-func (t *Tokenizer) Decode(ids []int32) string {
-	var b []byte
-	for _, id := range ids {
-		b = append(b, t.TokenBytes(id)...)
-	}
-	out, _ := appendUTF8(make([]byte, 0, len(b)), b, true)
-	return string(out)
-}
-
-// DecodeStream decodes ids as they arrive. The texts it returns, together with
-// Flush's, are exactly Decode of all ids, and none of them ends inside a
-// character. Not safe for concurrent use.
-type DecodeStream struct {
-	t    *Tokenizer
-	held []byte
-}
-
-// NewStream starts a stream.
-func (t *Tokenizer) NewStream() *DecodeStream { return &DecodeStream{t: t} }
-
-// Push gives the text that ids complete, possibly none.
-func (s *DecodeStream) Push(ids ...int32) string {
-	for _, id := range ids {
-		s.held = append(s.held, s.t.TokenBytes(id)...)
-	}
-	out, rest := appendUTF8(nil, s.held, false)
-	s.held = append(s.held[:0], rest...)
-	return string(out)
-}
-
-// Flush gives what an incomplete character at the end decodes to.
-func (s *DecodeStream) Flush() string {
-	out, _ := appendUTF8(nil, s.held, true)
-	s.held = nil
-	return string(out)
 }
 
 // TokenID is the id of a token given as it stands in the vocabulary: specials
@@ -125,14 +114,19 @@ func (t *Tokenizer) Token(id int32) string {
 	return t.tokens[id]
 }
 
-// TokenBytes is what a token contributes to decoded text; nil for an id without
-// a token. The caller must not change it.
+// TokenBytes is what a token stands for anywhere but at the start of a text:
+// the bytes it adds to decoded text (" the" for "Ġthe" or "▁the", one byte for
+// "<0x0A>"), possibly part of a character. Special tokens give their content
+// (see IsSpecial); ids without a token give nil. The caller owns the slice.
 func (t *Tokenizer) TokenBytes(id int32) []byte {
-	if id < 0 || int(id) >= len(t.bytes) {
+	if !t.has(id) {
 		return nil
 	}
-	return t.bytes[id]
+	return []byte(t.pieces[id].text)
 }
+
+// has reports whether an id is a token.
+func (t *Tokenizer) has(id int32) bool { return id >= 0 && int(id) < len(t.used) && t.used[id] }
 
 // VocabSize is one more than the largest id.
 func (t *Tokenizer) VocabSize() int { return len(t.tokens) }

@@ -8,19 +8,27 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
-// tokenizerSpec is tokenizer.json, as far as byte-level BPE uses it.
+// tokenizerSpec is tokenizer.json.
 type tokenizerSpec struct {
 	Version       string          `json:"version"`
-	Truncation    any             `json:"truncation"`
-	Padding       any             `json:"padding"`
+	Truncation    json.RawMessage `json:"truncation"` // not applied
+	Padding       json.RawMessage `json:"padding"`    // not applied
 	AddedTokens   []AddedToken    `json:"added_tokens"`
 	Normalizer    json.RawMessage `json:"normalizer"`
-	PreTokenizer  *preSpec        `json:"pre_tokenizer"`
+	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
 	PostProcessor json.RawMessage `json:"post_processor"`
 	Decoder       json.RawMessage `json:"decoder"`
-	Model         bpeSpec         `json:"model"`
+	Model         modelSpec       `json:"model"`
+}
+
+// modelSpec is one of the models.
+type modelSpec struct {
+	BPE       *bpeSpec
+	Unigram   *unigramSpec
+	WordPiece *wordPieceSpec
 }
 
 type bpeSpec struct {
@@ -34,6 +42,140 @@ type bpeSpec struct {
 	IgnoreMerges bool      `json:"ignore_merges"`
 	Vocab        vocabMap  `json:"vocab"`
 	Merges       mergeList `json:"merges"`
+}
+
+type unigramSpec struct {
+	Type         string         `json:"type"`
+	UnkID        *int32         `json:"unk_id"`
+	Vocab        []unigramPiece `json:"vocab"` // by id
+	ByteFallback bool           `json:"byte_fallback"`
+}
+
+// unigramPiece is written as [piece, score].
+type unigramPiece struct {
+	Piece string
+	Score float64 // natural logarithm of a probability
+}
+
+func (p *unigramPiece) UnmarshalJSON(data []byte) error {
+	var raw []json.RawMessage
+	if err := json.Unmarshal(data, &raw); err != nil || len(raw) != 2 {
+		return fmt.Errorf("vocab entry %.80s is not a token and its score", data)
+	}
+	if err := json.Unmarshal(raw[0], &p.Piece); err != nil {
+		return err
+	}
+	return json.Unmarshal(raw[1], &p.Score)
+}
+
+func (p unigramPiece) MarshalJSON() ([]byte, error) { return marshalPlain([]any{p.Piece, p.Score}) }
+
+type wordPieceSpec struct {
+	Type     string   `json:"type"`
+	Unk      *string  `json:"unk_token"`
+	Prefix   *string  `json:"continuing_subword_prefix"`
+	MaxChars *int     `json:"max_input_chars_per_word"` // longer words are unknown
+	Vocab    vocabMap `json:"vocab"`
+}
+
+// strictJSON refuses fields that v lacks, by name.
+func strictJSON(data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	return d.Decode(v)
+}
+
+func (m *modelSpec) UnmarshalJSON(data []byte) error {
+	var head struct {
+		Type   string          `json:"type"`
+		Merges json.RawMessage `json:"merges"`
+		Chars  json.RawMessage `json:"max_input_chars_per_word"`
+		UnkID  json.RawMessage `json:"unk_id"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	if head.Type == "" { // old files name no type
+		switch {
+		case head.Merges != nil:
+			head.Type = "BPE"
+		case head.UnkID != nil:
+			head.Type = "Unigram"
+		case head.Chars != nil:
+			head.Type = "WordPiece"
+		}
+	}
+	var err error
+	switch head.Type {
+	case "BPE":
+		m.BPE = new(bpeSpec)
+		err = strictJSON(data, m.BPE)
+		m.BPE.Type = head.Type
+	case "Unigram":
+		m.Unigram = new(unigramSpec)
+		err = strictJSON(data, m.Unigram)
+		m.Unigram.Type = head.Type
+	case "WordPiece":
+		m.WordPiece = new(wordPieceSpec)
+		err = strictJSON(data, m.WordPiece)
+		m.WordPiece.Type = head.Type
+	default:
+		err = fmt.Errorf("type %q is not implemented (have BPE, Unigram, WordPiece)", head.Type)
+	}
+	if err != nil {
+		return fmt.Errorf("model: %w", err)
+	}
+	return nil
+}
+
+func (m modelSpec) MarshalJSON() ([]byte, error) {
+	switch {
+	case m.Unigram != nil:
+		return marshalPlain(m.Unigram)
+	case m.WordPiece != nil:
+		return marshalPlain(m.WordPiece)
+	}
+	b := *m.BPE
+	if b.Merges == nil {
+		b.Merges = mergeList{}
+	}
+	return marshalPlain(b)
+}
+
+// size is the number of entries.
+func (m modelSpec) size() int {
+	switch {
+	case m.BPE != nil:
+		return len(m.BPE.Vocab)
+	case m.Unigram != nil:
+		return len(m.Unigram.Vocab)
+	case m.WordPiece != nil:
+		return len(m.WordPiece.Vocab)
+	}
+	return 0
+}
+
+// each calls f for every entry; of a token listed twice the last counts.
+func (m modelSpec) each(f func(tok string, id int32) error) error {
+	vocab := vocabMap(nil)
+	switch {
+	case m.BPE != nil:
+		vocab = m.BPE.Vocab
+	case m.WordPiece != nil:
+		vocab = m.WordPiece.Vocab
+	case m.Unigram != nil:
+		for i, p := range m.Unigram.Vocab {
+			if err := f(p.Piece, int32(i)); err != nil {
+				return err
+			}
+		}
+	}
+	for tok, id := range vocab {
+		if err := f(tok, id); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // vocabMap is written in the order of ids.
@@ -101,13 +243,17 @@ func marshalPlain(v any) ([]byte, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
-// ParseTokenizer reads a tokenizer.json with a byte-level BPE model. Parts that
-// are not implemented (other models, normalizers, pre-tokenizers) are refused
-// by name. Errors wrap ErrFormat.
+// ParseTokenizer reads a tokenizer.json with a BPE, Unigram or WordPiece model.
+// Parts and fields that are not implemented are refused by name. Errors wrap
+// ErrFormat.
 func ParseTokenizer(data []byte) (*Tokenizer, error) {
 	var spec tokenizerSpec
-	if err := json.Unmarshal(data, &spec); err != nil {
-		return nil, fmt.Errorf("%w: tokenizer.json: %v", ErrFormat, err)
+	if err := json.Unmarshal(data, &spec); err != nil { // checks the whole before strictJSON stops after one value
+		return nil, fmt.Errorf("%w: tokenizer.json: %w", ErrFormat, err)
+	}
+	spec = tokenizerSpec{}
+	if err := strictJSON(data, &spec); err != nil {
+		return nil, fmt.Errorf("%w: tokenizer.json: %w", ErrFormat, err)
 	}
 	t, err := newTokenizer(spec)
 	if err != nil {
@@ -125,45 +271,80 @@ func (t *Tokenizer) MarshalJSON() ([]byte, error) {
 	if s.AddedTokens == nil {
 		s.AddedTokens = []AddedToken{}
 	}
-	if s.Model.Merges == nil {
-		s.Model.Merges = mergeList{}
-	}
 	return marshalPlain(s)
+}
+
+// wordModel turns a piece of text that the pre-tokenizer cut into tokens.
+type wordModel interface {
+	append(out []int32, piece string) []int32
 }
 
 // newTokenizer compiles a spec.
 func newTokenizer(spec tokenizerSpec) (*Tokenizer, error) {
-	t := &Tokenizer{spec: spec, ids: make(map[string]int32, len(spec.Model.Vocab))}
-	if err := t.setVocab(spec); err != nil {
-		return nil, err
-	}
-	if err := t.setModel(spec.Model); err != nil {
-		return nil, fmt.Errorf("model: %w", err)
-	}
+	t := &Tokenizer{spec: spec}
 	var err error
-	if t.nfc, err = parseNormalizer(spec.Normalizer); err != nil {
+	if t.norm, err = buildNorm(spec.Normalizer); err != nil {
 		return nil, err
 	}
-	if spec.PreTokenizer == nil {
-		return nil, errors.New("pre_tokenizer is missing: only byte-level tokenizers are implemented")
-	}
-	byteLevel := false
-	if t.pre, byteLevel, err = buildPre(*spec.PreTokenizer); err != nil {
+	if t.pre, err = buildPre(spec.PreTokenizer); err != nil {
 		return nil, err
 	}
-	if !byteLevel {
-		return nil, fmt.Errorf("pre_tokenizer %s has no ByteLevel step: only byte-level tokenizers are implemented", spec.PreTokenizer.Type)
-	}
-	if err := parseDecoder(spec.Decoder); err != nil {
+	if t.dec, err = parseDecoder(spec.Decoder); err != nil {
 		return nil, err
+	}
+	if err := t.setVocab(); err != nil {
+		return nil, err
+	}
+	if err := t.setModel(); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
 	}
 	return t, t.parsePost(spec.PostProcessor)
 }
 
+func (t *Tokenizer) setModel() (err error) {
+	switch m := t.spec.Model; {
+	case m.BPE != nil:
+		last := len(t.pre) - 1
+		bytesLast := last >= 0 && isByteLevelStep(t.spec.PreTokenizer)
+		var b *bpe
+		if b, err = newBPE(m.BPE, bytesLast); err == nil && b.raw {
+			t.pre = t.pre[:last] // the model reads bytes itself
+		}
+		t.raw = b != nil && b.raw && len(t.norm) == 0
+		t.model = b
+	case m.Unigram != nil:
+		t.model, err = newUnigram(m.Unigram)
+	case m.WordPiece != nil:
+		t.model, err = newWordPiece(m.WordPiece)
+	}
+	return err
+}
+
+// isByteLevelStep reports whether the last step of a pre_tokenizer is ByteLevel
+// and no other one is.
+func isByteLevelStep(raw json.RawMessage) bool {
+	var s preSpec
+	if json.Unmarshal(raw, &s) != nil {
+		return false
+	}
+	if s.Type == "Sequence" && len(s.Pretokenizers) > 0 {
+		last := len(s.Pretokenizers) - 1
+		for _, r := range s.Pretokenizers[:last] {
+			if bytes.Contains(r, []byte(`"ByteLevel"`)) {
+				return false
+			}
+		}
+		return isByteLevelStep(s.Pretokenizers[last])
+	}
+	return s.Type == "ByteLevel"
+}
+
 const maxVocab = 1 << 24
 
-func (t *Tokenizer) setVocab(spec tokenizerSpec) error {
-	if len(spec.Model.Vocab) == 0 {
+func (t *Tokenizer) setVocab() error {
+	spec := t.spec
+	entries := spec.Model.size()
+	if entries == 0 {
 		return errors.New("model.vocab is empty")
 	}
 	size := int32(0)
@@ -174,10 +355,8 @@ func (t *Tokenizer) setVocab(spec tokenizerSpec) error {
 		size = max(size, id+1)
 		return nil
 	}
-	for tok, id := range spec.Model.Vocab {
-		if err := check(tok, id); err != nil {
-			return err
-		}
+	if err := spec.Model.each(check); err != nil {
+		return err
 	}
 	for _, a := range spec.AddedTokens {
 		if err := check(a.Content, a.ID); err != nil {
@@ -185,136 +364,60 @@ func (t *Tokenizer) setVocab(spec tokenizerSpec) error {
 		}
 	}
 	// Ids far beyond the number of tokens would make the tables huge.
-	if int(size) > 16*(len(spec.Model.Vocab)+len(spec.AddedTokens))+1024 {
-		return fmt.Errorf("largest id is %d for %d tokens", size-1, len(spec.Model.Vocab)+len(spec.AddedTokens))
+	if int(size) > 16*(entries+len(spec.AddedTokens))+1024 {
+		return fmt.Errorf("largest id is %d for %d tokens", size-1, entries+len(spec.AddedTokens))
 	}
-	t.tokens, t.bytes, t.special = make([]string, size), make([][]byte, size), make([]bool, size)
+	t.tokens, t.pieces = make([]string, size), make([]piece, size)
+	t.special, t.used = make([]bool, size), make([]bool, size)
+	t.ids = make(map[string]int32, entries)
 	set := func(tok string, id int32) error {
-		if old := t.tokens[id]; old != "" && old != tok {
+		if old := t.tokens[id]; t.used[id] && old != tok {
 			return fmt.Errorf("tokens %q and %q share id %d", min(old, tok), max(old, tok), id)
 		}
-		if old, ok := t.ids[tok]; ok && old != id {
+		if old, ok := t.ids[tok]; ok && old != id && spec.Model.Unigram == nil {
 			return fmt.Errorf("token %q has ids %d and %d", tok, old, id)
 		}
-		t.tokens[id], t.ids[tok] = tok, id
-		if raw, ok := rawBytes(tok); ok {
-			t.bytes[id] = raw
-		} else {
-			t.bytes[id] = []byte(tok)
+		if !utf8.ValidString(tok) {
+			return fmt.Errorf("token %d %q is not UTF-8", id, tok)
 		}
+		t.tokens[id], t.ids[tok], t.used[id] = tok, id, true
 		return nil
 	}
-	for tok, id := range spec.Model.Vocab {
-		if err := set(tok, id); err != nil {
-			return err
-		}
+	if err := spec.Model.each(set); err != nil {
+		return err
 	}
 	var raw, normalized []AddedToken
+	decodeAs := make(map[int32]string)
 	for _, a := range spec.AddedTokens {
 		if err := set(a.Content, a.ID); err != nil {
 			return err
 		}
 		t.special[a.ID] = a.Special
 		t.added = append(t.added, a)
-		if a.Normalized {
-			normalized = append(normalized, a)
-		} else {
+		if !a.Normalized {
 			raw = append(raw, a)
+			continue
 		}
+		if n := t.normalize(a.Content); n != a.Content {
+			// Looked for, and decoded, as the text is after normalising.
+			decodeAs[a.ID], a.Content = n, n
+		}
+		normalized = append(normalized, a)
 	}
 	slices.SortStableFunc(t.added, func(a, b AddedToken) int { return cmp.Compare(a.ID, b.ID) })
 	t.first, t.second = newAddedMatcher(raw), newAddedMatcher(normalized)
-	return nil
-}
-
-func (t *Tokenizer) setModel(m bpeSpec) error {
-	if m.Type != "" && m.Type != "BPE" {
-		return fmt.Errorf("type %q is not implemented (have BPE)", m.Type)
-	}
-	if m.Dropout != nil && *m.Dropout != 0 {
-		return fmt.Errorf("dropout %v is not implemented", *m.Dropout)
-	}
-	if or(m.Prefix, "") != "" || or(m.Suffix, "") != "" {
-		return fmt.Errorf("continuing_subword_prefix %q and end_of_word_suffix %q are not implemented", or(m.Prefix, ""), or(m.Suffix, ""))
-	}
-	if m.ByteFallback {
-		return errors.New("byte_fallback (SentencePiece) is not implemented: only byte-level tokenizers are")
-	}
-	t.bpe = bpe{unk: -1, fuseUnk: m.FuseUnk, merges: make(map[uint64]bpeMerge, len(m.Merges))}
-	if u := or(m.Unk, ""); u != "" {
-		id, ok := t.ids[u]
-		if !ok {
-			return fmt.Errorf("unk_token %q is not in the vocabulary", u)
+	t.firstPieces = make(map[int32]piece)
+	for id, tok := range t.tokens {
+		if !t.used[id] {
+			continue
 		}
-		t.bpe.unk = id
-	}
-	for b := range 256 {
-		t.bpe.byteID[b] = -1
-		if id, ok := m.Vocab[string(byteToRune[b])]; ok {
-			t.bpe.byteID[b] = id
+		if n, ok := decodeAs[int32(id)]; ok {
+			tok = n
 		}
-	}
-	for rank, pair := range m.Merges {
-		a, okA := m.Vocab[pair[0]]
-		b, okB := m.Vocab[pair[1]]
-		id, ok := m.Vocab[pair[0]+pair[1]]
-		if !ok || !okA || !okB {
-			return fmt.Errorf("merge %d %q: a part or the result is not in the vocabulary", rank, pair)
+		t.pieces[id] = t.dec.token(tok, false)
+		if first := t.dec.token(tok, true); first != t.pieces[id] {
+			t.firstPieces[int32(id)] = first
 		}
-		// Of a repeated merge the last counts, as in the reference.
-		t.bpe.merges[pairKey(a, b)] = bpeMerge{rank: int32(rank), id: id}
-	}
-	if m.IgnoreMerges {
-		t.bpe.whole = make(map[string]int32, len(m.Vocab))
-		for tok, id := range m.Vocab {
-			if raw, ok := rawBytes(tok); ok {
-				t.bpe.whole[string(raw)] = id
-			}
-		}
-	}
-	return nil
-}
-
-// parseNormalizer accepts none, NFC, and sequences of these.
-func parseNormalizer(raw json.RawMessage) (nfc bool, err error) {
-	if isNull(raw) {
-		return false, nil
-	}
-	var n struct {
-		Type        string            `json:"type"`
-		Normalizers []json.RawMessage `json:"normalizers"`
-	}
-	if err := json.Unmarshal(raw, &n); err != nil {
-		return false, fmt.Errorf("normalizer: %w", err)
-	}
-	switch n.Type {
-	case "NFC":
-		return true, nil
-	case "Sequence":
-		for _, r := range n.Normalizers {
-			one, err := parseNormalizer(r)
-			if err != nil {
-				return false, err
-			}
-			nfc = nfc || one
-		}
-		return nfc, nil
-	}
-	return false, fmt.Errorf("normalizer %q is not implemented (have none, NFC)", n.Type)
-}
-
-func parseDecoder(raw json.RawMessage) error {
-	if isNull(raw) {
-		return errors.New("decoder is missing: only ByteLevel is implemented")
-	}
-	var d struct {
-		Type string `json:"type"`
-	}
-	if err := json.Unmarshal(raw, &d); err != nil {
-		return fmt.Errorf("decoder: %w", err)
-	}
-	if d.Type != "ByteLevel" {
-		return fmt.Errorf("decoder %q is not implemented (have ByteLevel)", d.Type)
 	}
 	return nil
 }
@@ -332,10 +435,19 @@ func (t *Tokenizer) parsePost(raw json.RawMessage) error {
 			Sequence *struct{ ID string } `json:"Sequence"`
 		} `json:"single"`
 		Tokens map[string]struct{ IDs []int32 } `json:"special_tokens"`
+		Sep    json.RawMessage                  `json:"sep"`
+		Cls    json.RawMessage                  `json:"cls"`
 	}
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return fmt.Errorf("post_processor: %w", err)
 	}
+	known := func(id int32) error {
+		if !t.has(id) {
+			return fmt.Errorf("post_processor %s: id %d is no token", p.Type, id)
+		}
+		return nil
+	}
+	var before, after []int32
 	switch p.Type {
 	case "ByteLevel": // trims offsets only
 		return nil
@@ -346,12 +458,25 @@ func (t *Tokenizer) parsePost(raw json.RawMessage) error {
 			}
 		}
 		return nil
+	case "BertProcessing", "RobertaProcessing":
+		for _, e := range []struct {
+			name string
+			raw  json.RawMessage
+			ids  *[]int32
+		}{{"cls", p.Cls, &before}, {"sep", p.Sep, &after}} {
+			var pair []json.RawMessage
+			var id int32
+			if err := json.Unmarshal(e.raw, &pair); err != nil || len(pair) != 2 || json.Unmarshal(pair[1], &id) != nil {
+				return fmt.Errorf("post_processor %s: %s %s is not a token and its id", p.Type, e.name, e.raw)
+			}
+			*e.ids = []int32{id}
+		}
 	case "TemplateProcessing":
-		seen := false
+		sequences := 0
 		for _, s := range p.Single {
 			switch {
 			case s.Sequence != nil:
-				seen = true
+				sequences++
 			case s.Special == nil:
 				return errors.New("post_processor TemplateProcessing: a part of single is neither SpecialToken nor Sequence")
 			default:
@@ -359,14 +484,25 @@ func (t *Tokenizer) parsePost(raw json.RawMessage) error {
 				if !ok {
 					return fmt.Errorf("post_processor TemplateProcessing: special token %q has no ids", s.Special.ID)
 				}
-				if seen {
-					t.suffix = append(t.suffix, ids.IDs...)
+				if sequences > 0 {
+					after = append(after, ids.IDs...)
 				} else {
-					t.prefix = append(t.prefix, ids.IDs...)
+					before = append(before, ids.IDs...)
 				}
 			}
 		}
-		return nil
+		if sequences != 1 {
+			return fmt.Errorf("post_processor TemplateProcessing: single holds the text %d times, want once", sequences)
+		}
+	default:
+		return fmt.Errorf("post_processor %q is not implemented (have ByteLevel, TemplateProcessing, BertProcessing, RobertaProcessing, Sequence)", p.Type)
 	}
-	return fmt.Errorf("post_processor %q is not implemented (have ByteLevel, TemplateProcessing, Sequence)", p.Type)
+	for _, id := range slices.Concat(before, after) {
+		if err := known(id); err != nil {
+			return err
+		}
+	}
+	t.prefix = append(before, t.prefix...)
+	t.suffix = append(t.suffix, after...)
+	return nil
 }

@@ -1,6 +1,6 @@
-# Writes the general category, white space, numeric property and NFC behaviour of
-# every code point as the Hugging Face tokenizers library sees them: input of
-# genunicode.go.
+# Writes the general category, white space, numeric property, normalization forms,
+# lower case and BERT's character classes of every code point as the Hugging Face
+# tokenizers library sees them: input of genunicode.go.
 # usage: python3 probe_unicode.py OUT.json      (needs: pip install tokenizers)
 import json
 import sys
@@ -47,5 +47,18 @@ probe["nfc_before_300"] = ranges(c for c in CODE_POINTS if nfc("\u0300" + chr(c)
 probe["nfc_after_316"] = ranges(c for c in CODE_POINTS if nfc("\u0378" + chr(c) + "\u0316")[1] == "\u0316")
 probe["nfc_stable"] = ranges(c for c in CODE_POINTS if nfc(chr(c)) == chr(c))
 probe["nfc_composes"] = ranges(c for c in CODE_POINTS if nfc(normalizers.NFD().normalize_str(chr(c))) == chr(c) != normalizers.NFD().normalize_str(chr(c)))
+# Full sets of what steps drop or split at.
+bert = dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+for name, step in (
+    ("set_bertDropped", normalizers.BertNormalizer(**{**bert, "clean_text": True})),
+    ("set_bertMarks", normalizers.BertNormalizer(**{**bert, "strip_accents": True})),
+    ("set_combiningMarks", normalizers.StripAccents()),
+):
+    probe[name] = ranges(c for c in CODE_POINTS if step.normalize_str(chr(c)) == "")
+punctuation = pre_tokenizers.Punctuation().pre_tokenize_str
+probe["set_punctuation"] = ranges(c for c in CODE_POINTS if len(punctuation("a" + chr(c) + "b")) == 3)
+# Mappings of single code points.
+for name, step in (("map_lower", normalizers.Lowercase()), ("map_nfd", normalizers.NFD()), ("map_nfkd", normalizers.NFKD())):
+    probe[name] = [[c, step.normalize_str(chr(c))] for c in CODE_POINTS if step.normalize_str(chr(c)) != chr(c)]
 with open(sys.argv[1], "w") as f:
     json.dump(probe, f)

@@ -1,0 +1,360 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// decoder turns tokens into text. Its parts, in order: mappings of single
+// tokens; bytes, of which runs of byte tokens or all tokens consist; and what is
+// stripped from the ends of the whole text.
+type decoder struct {
+	each      []func(tok string, first bool) string
+	byteLevel bool // every token is bytes, in the byte-level alphabet
+	fallback  bool // tokens <0x00> to <0xFF> are bytes
+	strip     []stripSpec
+}
+
+type stripSpec struct {
+	char        rune
+	start, stop int
+}
+
+// decSpec is a decoder object of tokenizer.json.
+type decSpec struct {
+	Type           string            `json:"type"`
+	Decoders       []json.RawMessage `json:"decoders"`
+	Pattern        json.RawMessage   `json:"pattern"`
+	Content        *string           `json:"content"` // of Replace and Strip
+	Start          *int              `json:"start"`
+	Stop           *int              `json:"stop"`
+	Prefix         *string           `json:"prefix"`
+	Cleanup        *bool             `json:"cleanup"`
+	Replacement    *string           `json:"replacement"`
+	PrependScheme  *string           `json:"prepend_scheme"`
+	Split          *bool             `json:"split"`
+	StrRep         *string           `json:"str_rep"`
+	AddPrefixSpace *bool             `json:"add_prefix_space"`
+	TrimOffsets    *bool             `json:"trim_offsets"`
+	UseRegex       *bool             `json:"use_regex"`
+}
+
+// parseDecoder compiles a decoder. Without one, tokens are joined by spaces.
+func parseDecoder(raw json.RawMessage) (*decoder, error) {
+	d := &decoder{}
+	if isNull(raw) {
+		d.each = append(d.each, func(tok string, first bool) string {
+			if first {
+				return tok
+			}
+			return " " + tok
+		})
+		return d, nil
+	}
+	fused := false
+	return d, d.add(raw, &fused)
+}
+
+const maxStrip = 1024
+
+func (d *decoder) add(raw json.RawMessage, fused *bool) error {
+	var s decSpec
+	if err := strictJSON(raw, &s); err != nil {
+		return fmt.Errorf("decoder: %w", err)
+	}
+	// each adds a mapping of single tokens, which must come before bytes do.
+	each := func(f func(tok string, first bool) string) error {
+		if *fused || d.fallback {
+			return fmt.Errorf("decoder: step %q after ByteLevel, ByteFallback or Fuse is not implemented", s.Type)
+		}
+		d.each = append(d.each, f)
+		return nil
+	}
+	switch s.Type {
+	case "Sequence":
+		for _, r := range s.Decoders {
+			if err := d.add(r, fused); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "ByteLevel":
+		if *fused || d.fallback {
+			return errors.New("decoder: step ByteLevel after ByteLevel, ByteFallback or Fuse is not implemented")
+		}
+		d.byteLevel, *fused = true, true
+		return nil
+	case "ByteFallback":
+		if *fused || d.fallback {
+			return errors.New("decoder: step ByteFallback after ByteLevel, ByteFallback or Fuse is not implemented")
+		}
+		d.fallback = true
+		return nil
+	case "Fuse":
+		*fused = true
+		return nil
+	case "Strip":
+		c := []rune(or(s.Content, ""))
+		spec := stripSpec{start: or(s.Start, 0), stop: or(s.Stop, 0)}
+		if len(c) != 1 || spec.start < 0 || spec.stop < 0 || spec.start > maxStrip || spec.stop > maxStrip {
+			return fmt.Errorf("decoder Strip: content %q, start %d, stop %d: want one character and 0 to %d", string(c), spec.start, spec.stop, maxStrip)
+		}
+		spec.char = c[0]
+		if *fused {
+			d.strip = append(d.strip, spec)
+			return nil
+		}
+		return each(func(tok string, _ bool) string { return spec.apply(tok) })
+	case "Replace":
+		if s.Content == nil {
+			return errors.New("decoder Replace: content is missing")
+		}
+		f, err := replacer("decoder Replace", s.Pattern, *s.Content)
+		if err != nil {
+			return err
+		}
+		return each(func(tok string, _ bool) string { return f(tok) })
+	case "Metaspace":
+		m, err := parseMetaspace("decoder", s.Replacement, s.PrependScheme, s.AddPrefixSpace)
+		if err != nil {
+			return err
+		}
+		return each(func(tok string, first bool) string {
+			if first && m.scheme != "never" {
+				return strings.ReplaceAll(tok, m.mark, "")
+			}
+			return strings.ReplaceAll(tok, m.mark, " ")
+		})
+	case "WordPiece":
+		prefix, clean := or(s.Prefix, "##"), or(s.Cleanup, true)
+		return each(func(tok string, first bool) string {
+			if !first {
+				if rest, ok := strings.CutPrefix(tok, prefix); ok {
+					tok = rest
+				} else {
+					tok = " " + tok
+				}
+			}
+			if clean {
+				tok = wordPieceCleanup(tok)
+			}
+			return tok
+		})
+	}
+	return fmt.Errorf("decoder %q is not implemented (have Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, WordPiece)", s.Type)
+}
+
+// apply strips one token.
+func (p stripSpec) apply(s string) string {
+	c := string(p.char)
+	for i := 0; i < p.start && strings.HasPrefix(s, c); i++ {
+		s = s[len(c):]
+	}
+	for i := 0; i < p.stop && strings.HasSuffix(s, c); i++ {
+		s = s[:len(s)-len(c)]
+	}
+	return s
+}
+
+var cleanups = [][2]string{
+	{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
+	{" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"},
+}
+
+func wordPieceCleanup(s string) string {
+	for _, c := range cleanups {
+		s = strings.ReplaceAll(s, c[0], c[1])
+	}
+	return s
+}
+
+// piece is what one token contributes.
+type piece struct {
+	text   string
+	isByte bool // a byte-fallback token: one byte
+}
+
+// token decodes one token; first tells that no token stands before it.
+func (d *decoder) token(tok string, first bool) piece {
+	for _, f := range d.each {
+		tok = f(tok, first)
+	}
+	if d.byteLevel {
+		if raw, ok := rawBytes(tok); ok {
+			tok = string(raw)
+		}
+		return piece{text: tok}
+	}
+	if d.fallback && len(tok) == 6 && tok[:3] == "<0x" && tok[5] == '>' {
+		if b, err := strconv.ParseUint(tok[3:5], 16, 8); err == nil {
+			return piece{text: string([]byte{byte(b)}), isByte: true}
+		}
+	}
+	return piece{text: tok}
+}
+
+// DecodeStream decodes ids as they arrive. The texts it returns, together with
+// Flush's, are exactly Decode of all ids, and none of them ends inside a
+// character. A run of byte-fallback tokens is held until it ends: as in the
+// reference, one bad byte in it makes U+FFFD of all its bytes. Not safe for
+// concurrent use.
+type DecodeStream struct {
+	t       *Tokenizer
+	started bool
+	held    []byte // bytes that may lack the rest of a character, or a run of byte tokens
+	out     []byte
+	starts  []int // by strip: how many more may go at the start, -1 = past it
+	tail    []byte
+}
+
+// NewStream starts a stream. With ids after which it continues (a prompt), it
+// gives the text that follows theirs: for SentencePiece-like tokenizers the
+// space of a first token is then kept.
+func (t *Tokenizer) NewStream(after ...int32) *DecodeStream {
+	s := &DecodeStream{t: t}
+	for _, p := range t.dec.strip {
+		s.starts = append(s.starts, p.start)
+	}
+	if len(after) > 0 {
+		s.Push(after...)
+		s.Flush()
+		s.started = true
+		for i := range s.starts {
+			s.starts[i] = -1
+		}
+	}
+	return s
+}
+
+// Push gives the text that ids complete, possibly none. Ids without a token
+// give nothing.
+func (s *DecodeStream) Push(ids ...int32) string {
+	s.out = s.out[:0]
+	for _, id := range ids {
+		if !s.t.has(id) {
+			continue
+		}
+		p := s.t.pieces[id]
+		if !s.started {
+			s.started = true
+			if first, ok := s.t.firstPieces[id]; ok {
+				p = first
+			}
+		}
+		switch {
+		case s.t.dec.byteLevel, p.isByte:
+			s.held = append(s.held, p.text...)
+		default:
+			s.endRun()
+			s.out = append(s.out, p.text...)
+		}
+	}
+	if s.t.dec.byteLevel {
+		out, rest := appendUTF8(s.out, s.held, false)
+		s.out, s.held = out, append(s.held[:0], rest...)
+	}
+	return s.strip(false)
+}
+
+// Flush gives what is still held: an incomplete character at the end, or a run
+// of byte tokens.
+func (s *DecodeStream) Flush() string {
+	s.out = s.out[:0]
+	if s.t.dec.byteLevel {
+		s.out, _ = appendUTF8(s.out, s.held, true)
+		s.held = s.held[:0]
+	} else {
+		s.endRun()
+	}
+	return s.strip(true)
+}
+
+// endRun decodes a run of byte tokens.
+func (s *DecodeStream) endRun() {
+	if len(s.held) == 0 {
+		return
+	}
+	if utf8.Valid(s.held) {
+		s.out = append(s.out, s.held...)
+	} else {
+		for range s.held {
+			s.out = append(s.out, "\uFFFD"...)
+		}
+	}
+	s.held = s.held[:0]
+}
+
+// strip takes from out what the decoder strips from the ends of the text.
+func (s *DecodeStream) strip(final bool) string {
+	if len(s.t.dec.strip) == 0 {
+		return string(s.out)
+	}
+	text := string(s.tail) + string(s.out)
+	s.tail = s.tail[:0]
+	// Every step strips the text as the steps before it left it.
+	hold := 0
+	for i, p := range s.t.dec.strip {
+		c := string(p.char)
+		for s.starts[i] > 0 && strings.HasPrefix(text, c) {
+			text = text[len(c):]
+			s.starts[i]--
+		}
+		if text != "" {
+			s.starts[i] = -1
+		}
+		if final {
+			for n := p.stop; n > 0 && strings.HasSuffix(text, c); n-- {
+				text = text[:len(text)-len(c)]
+			}
+		}
+		hold += p.stop
+	}
+	if !final && hold > 0 {
+		// Keep the characters at the end that may yet be stripped.
+		cut := len(text)
+		for n := hold; n > 0 && cut > 0; n-- {
+			r, w := utf8.DecodeLastRuneInString(text[:cut])
+			if !s.strips(r) {
+				break
+			}
+			cut -= w
+		}
+		s.tail = append(s.tail, text[cut:]...)
+		text = text[:cut]
+	}
+	return text
+}
+
+func (s *DecodeStream) strips(r rune) bool {
+	for _, p := range s.t.dec.strip {
+		if p.char == r {
+			return true
+		}
+	}
+	return false
+}
+
+// Decode gives the text of ids, special tokens included. Bytes that form no
+// character become U+FFFD; ids without a token give nothing.
+func (t *Tokenizer) Decode(ids []int32) string {
+	if t.dec.byteLevel && len(t.dec.strip) == 0 && len(t.firstPieces) == 0 {
+		var b []byte
+		for _, id := range ids {
+			if t.has(id) {
+				b = append(b, t.pieces[id].text...)
+			}
+		}
+		if utf8.Valid(b) {
+			return string(b)
+		}
+		out, _ := appendUTF8(make([]byte, 0, len(b)), b, true)
+		return string(out)
+	}
+	s := t.NewStream()
+	out := s.Push(ids...)
+	return out + s.Flush()
+}
