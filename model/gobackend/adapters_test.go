@@ -66,6 +66,11 @@ func TestRowsUnderDifferentAdapters(t *testing.T) {
 			require.NoError(t, made.Prefill(ctx, fill))
 			first, err := made.Decode(ctx, batch, 5)
 			require.NoError(t, err)
+			shares := 0
+			for _, ln := range made.(*decoder).lanes {
+				shares += len(ln.shares)
+			}
+			require.LessOrEqual(t, shares, 5, "rows of an adapter stand together, but for where the lanes part")
 			var rest []model.DecodeRow
 			for i, o := range first {
 				require.Equal(t, want[i].IDs[:5], o.IDs, i)

@@ -80,8 +80,8 @@ func checkGroup(c model.Config, g model.PrefixGroup) error {
 		if len(m.Train) != len(m.Tokens) {
 			return fmt.Errorf("member %d: %d train marks for %d tokens", i, len(m.Train), len(m.Tokens))
 		}
-		if n := len(g.Prompt) + len(m.Tokens); n > c.MaxPositionEmbeddings {
-			return fmt.Errorf("member %d: %d tokens with its prompt, max_position_embeddings is %d", i, n, c.MaxPositionEmbeddings)
+		if n := len(g.Prompt) + len(m.Tokens); n > c.ContextLimit() {
+			return fmt.Errorf("member %d: %d tokens with its prompt, the model's context is %d", i, n, c.ContextLimit())
 		}
 		if err := checkTokens(c, m.Tokens); err != nil {
 			return fmt.Errorf("member %d: %w", i, err)
