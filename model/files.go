@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"io/fs"
@@ -10,7 +11,15 @@ import (
 
 // writeFileAtomic replaces path with data: a reader sees the old file or the
 // whole new one, also after a power cut.
-func writeFileAtomic(path string, data []byte) (err error) {
+func writeFileAtomic(path string, data []byte) error {
+	return writeAtomic(path, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// writeAtomic replaces path with what write writes, as writeFileAtomic does.
+func writeAtomic(path string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
 		return err
@@ -24,7 +33,11 @@ func writeFileAtomic(path string, data []byte) (err error) {
 	if err = f.Chmod(0o644); err != nil {
 		return err
 	}
-	if _, err = f.Write(data); err != nil {
+	w := bufio.NewWriterSize(f, 1<<20)
+	if err = write(w); err != nil {
+		return err
+	}
+	if err = w.Flush(); err != nil {
 		return err
 	}
 	if err = f.Sync(); err != nil {

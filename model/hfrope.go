@@ -71,6 +71,9 @@ func (p *hfParser) rope() {
 		}
 	}
 	p.partialRope(or(partial, 1))
+	if h.ModelType == "gemma3_text" && c.LocalRopeTheta == 0 { // which would mean the global one
+		p.refuse("rope_local_base_freq is 0, want a positive number")
+	}
 }
 
 // partialRope sets RotaryDim; only Phi-3's class looks at it.

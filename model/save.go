@@ -1,22 +1,21 @@
 package model
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // Save writes the model as a HF directory that Open and transformers read:
 // config.json, generation_config.json, model.safetensors in the given type
 // (zero = F32), and tokenizer.json, tokenizer_config.json and
 // chat_template.jinja when the model has them. Weights stored as F16 or BF16
-// are rounded, so a model read back from them has another digest.
+// are rounded, so a model read back from them has another digest. A model that
+// HF's class for it can't describe is refused, by field.
 func (m *Model) Save(dir string, dtype DType) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("model: save: %w", err)
-	}
 	write := func(name string, v any) error {
 		data, err := json.MarshalIndent(v, "", "  ")
 		if err != nil {
@@ -28,23 +27,16 @@ func (m *Model) Save(dir string, dtype DType) error {
 		return nil
 	}
 	c := m.Config
-	conf := map[string]any{
-		"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "hidden_act": "silu",
-		"vocab_size": c.VocabSize, "hidden_size": c.HiddenSize, "intermediate_size": c.IntermediateSize,
-		"num_hidden_layers": c.NumHiddenLayers, "num_attention_heads": c.NumAttentionHeads,
-		"num_key_value_heads": c.NumKeyValueHeads, "head_dim": c.HeadDim,
-		"max_position_embeddings": c.MaxPositionEmbeddings, "rms_norm_eps": c.RMSNormEps, "rope_theta": c.RopeTheta,
-		"tie_word_embeddings": c.TieWordEmbeddings, "attention_bias": false, "mlp_bias": false, "torch_dtype": torchNames[dtype],
+	conf, err := hfConfigJSON(c, dtype)
+	if err != nil {
+		return err
 	}
-	if c.ModelType == "mistral" {
-		conf["architectures"], conf["model_type"], conf["sliding_window"] = []string{"MistralForCausalLM"}, "mistral", nil
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("model: save: %w", err)
 	}
 	gen := map[string]any{}
 	if c.BOSTokenID >= 0 {
-		conf["bos_token_id"], gen["bos_token_id"] = c.BOSTokenID, c.BOSTokenID
-	}
-	if c.EOSTokenID >= 0 {
-		conf["eos_token_id"] = c.EOSTokenID
+		gen["bos_token_id"] = c.BOSTokenID
 	}
 	if len(m.StopIDs) > 0 {
 		gen["eos_token_id"] = m.StopIDs
@@ -83,38 +75,22 @@ func (m *Model) Save(dir string, dtype DType) error {
 
 var torchNames = map[DType]string{"": "float32", F32: "float32", F16: "float16", BF16: "bfloat16"}
 
-// saveWeights streams the tensors to a temporary file that replaces
-// model.safetensors when it is complete.
-func (m *Model) saveWeights(dir string, dtype DType) (err error) {
-	f, err := os.CreateTemp(dir, "."+hfModelFile+"-*")
-	if err != nil {
-		return fmt.Errorf("model: save: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
+// saveWeights replaces model.safetensors when all tensors are written.
+func (m *Model) saveWeights(dir string, dtype DType) error {
 	var tensors []Tensor
 	for _, s := range slots(m.Config, m.Weights) {
-		tensors = append(tensors, Tensor{Name: s.name, Shape: s.shape, DType: dtype, Data: *s.data})
-	}
-	w := bufio.NewWriterSize(f, 1<<20)
-	if err = WriteSafeTensors(w, tensors, map[string]string{"format": "pt"}); err != nil {
-		return err
-	}
-	if err = w.Flush(); err == nil {
-		if err = f.Chmod(0o644); err == nil {
-			err = f.Sync()
+		data := *s.data
+		if s.norm && m.Config.NormPlusOne {
+			data = slices.Clone(data)
+			for i := range data {
+				data[i]--
+			}
 		}
+		tensors = append(tensors, Tensor{Name: s.name, Shape: s.shape, DType: dtype, Data: data})
 	}
-	if err == nil {
-		err = f.Close()
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, hfModelFile))
-	}
+	err := writeAtomic(filepath.Join(dir, hfModelFile), func(w io.Writer) error {
+		return WriteSafeTensors(w, tensors, map[string]string{"format": "pt"})
+	})
 	if err != nil {
 		return fmt.Errorf("model: save %s: %w", hfModelFile, err)
 	}
