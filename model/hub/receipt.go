@@ -81,5 +81,5 @@ func Cached(ref, dest string) (path string, ok bool, err error) {
 	if r.Kind == "pkg" {
 		dest = filepath.Join(dest, pinned[r.Name+"=="+r.Revision].open)
 	}
-	return dest, true, nil
+	return filepath.Join(dest, r.File), true, nil
 }
