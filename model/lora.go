@@ -33,11 +33,14 @@ func (l LoRAConfig) Validate() error {
 		errs = append(errs, fmt.Errorf("alpha is %v, want a finite number > 0", l.Alpha))
 	}
 	if len(l.Targets) == 0 {
-		errs = append(errs, fmt.Errorf("targets is empty, want at least one of %v", Projections))
+		errs = append(errs, fmt.Errorf("targets is empty, want %q or at least one of %v", AllLinear, knownProjections()))
 	}
 	for i, t := range l.Targets {
-		if !slices.Contains(Projections, t) {
-			errs = append(errs, fmt.Errorf("targets: unknown projection %q (have %v)", t, Projections))
+		switch {
+		case t == AllLinear && len(l.Targets) > 1:
+			errs = append(errs, fmt.Errorf("targets: %q stands with others, want it alone", t))
+		case t != AllLinear && !slices.Contains(knownProjections(), t):
+			errs = append(errs, fmt.Errorf("targets: unknown projection %q (have %q, %v)", t, AllLinear, knownProjections()))
 		}
 		if slices.Contains(l.Targets[:i], t) {
 			errs = append(errs, fmt.Errorf("targets: %q is listed twice", t))
@@ -47,6 +50,28 @@ func (l LoRAConfig) Validate() error {
 		return fmt.Errorf("model: lora: %w", err)
 	}
 	return nil
+}
+
+// AllLinear as the only target means every projection of the architecture that
+// can be adapted; see Resolve.
+const AllLinear = "all-linear"
+
+// Resolve replaces AllLinear by what it means for a model, Config.Projections.
+// Everything that needs a layout wants a resolved configuration.
+func (l LoRAConfig) Resolve(c Config) LoRAConfig {
+	if l.has(AllLinear) {
+		l.Targets = c.Projections()
+	}
+	return l
+}
+
+// knownProjections are those of all architectures, in their order in a layer.
+func knownProjections() []string {
+	var out []string
+	for _, p := range slices.Concat(fusedProjections[:1], plainProjections[:4], fusedProjections[2:3], plainProjections[4:]) {
+		out = append(out, p.name)
+	}
+	return out
 }
 
 // Equal reports whether two configurations mean the same adapter; the order of
@@ -61,11 +86,20 @@ func (l LoRAConfig) Equal(o LoRAConfig) bool {
 func (l LoRAConfig) has(target string) bool { return slices.Contains(l.Targets, target) }
 
 // LoRALayout is the order of an adapter's tensors in its flat vector: layer by
-// layer, projections in the order of Projections (whatever the order of
-// lora.Targets), A [r, in] then B [out, r], under their PEFT names.
+// layer, projections in the order of Config.Projections (whatever the order of
+// lora.Targets), A [r, in] then B [out, r], under their PEFT names. A target that
+// the architecture does not have is an error (see Config.Projections).
 func LoRALayout(c Config, lora LoRAConfig) (Layout, error) {
 	if err := lora.Validate(); err != nil {
 		return nil, err
+	}
+	for _, t := range lora.Targets {
+		if t == AllLinear {
+			return nil, fmt.Errorf("model: lora: targets is %q: resolve it for the model first (LoRAConfig.Resolve)", t)
+		}
+		if have := c.Projections(); !slices.Contains(have, t) {
+			return nil, fmt.Errorf("model: lora: targets: this model (%s) has no %q that can be adapted (it has %v)", c.ModelType, t, have)
+		}
 	}
 	var out Layout
 	at := 0
