@@ -1,6 +1,7 @@
 package gobackend
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -111,4 +112,42 @@ func TestAdapterPlacesAreChecked(t *testing.T) {
 	require.NoError(t, d.Prefill(ctx, []model.PrefillRow{{Adapter: 1, Tokens: []int32{1}}}))
 	require.NoError(t, d.Close())
 	require.ErrorIs(t, d.SetAdapter(1, a), ErrClosed)
+}
+
+// BenchmarkDecodeAdapters: the price of rows under several adapters, beside
+// BenchmarkDecode's one.
+func BenchmarkDecodeAdapters(b *testing.B) {
+	c := quickConfig()
+	m := randomModel(b, c, 1)
+	be := newBackend(b, m, Options{})
+	for _, adapters := range []int{0, 1, 4, 16} {
+		b.Run(fmt.Sprintf("tiny/batch=16/adapters=%d", adapters), func(b *testing.B) {
+			const prompt, steps, batch = 256, 64, 16
+			d, err := be.NewDecoder(model.DecoderConfig{Slots: batch, MaxLen: 512, Adapters: adapters})
+			require.NoError(b, err)
+			for p := range adapters {
+				lora := model.LoRAConfig{Rank: 8, Alpha: 16, Targets: model.Projections}
+				require.NoError(b, d.SetAdapter(p+1, randomAdapter(b, m, lora, uint64(p))))
+			}
+			var fill []model.PrefillRow
+			var rows []model.DecodeRow
+			for i := range batch {
+				place := 0
+				if adapters > 0 {
+					place = 1 + i%adapters
+				}
+				fill = append(fill, model.PrefillRow{Slot: i, Adapter: place, Tokens: make([]int32, prompt)})
+				rows = append(rows, model.DecodeRow{Slot: i, Adapter: place, Last: 1, MaxNew: steps, Sampling: model.Sampling{Temperature: 1, Seed: uint64(i)}})
+			}
+			require.NoError(b, d.Prefill(ctx, fill))
+			for b.Loop() {
+				for i := range batch {
+					d.Truncate(i, prompt)
+				}
+				_, err := d.Decode(ctx, rows, steps)
+				require.NoError(b, err)
+			}
+			b.ReportMetric(float64(batch*steps*b.N)/b.Elapsed().Seconds(), "tokens/s")
+		})
+	}
 }
