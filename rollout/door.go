@@ -7,41 +7,72 @@ import (
 	"github.com/skein-rl/skein/model"
 )
 
-// GenerateRequest asks an engine for one completion. Token ids in, token ids
-// out: the engine never sees text.
+// GenerateRequest asks an engine for one completion, token ids in and token ids
+// out. What it points to belongs to the engine until the request has ended; a
+// Constraint serves one request only.
 type GenerateRequest struct {
 	// Session keeps an episode's turns on the same cache; opaque.
-	Session  string
-	Prompt   []int32
-	MaxNew   int
-	Stop     []int32
+	Session string
+	Prompt  []int32
+	// MaxNew is the most tokens to sample; prompt and MaxNew fit the context.
+	MaxNew int
+	// Stop ends the completion at any of these ids, which is emitted.
+	Stop []int32
+	// StopText ends it when its text contains one of these strings; Text is cut
+	// before it, IDs end with the token that completed it.
+	StopText []string
 	Sampling model.Sampling
-	// Version, when set, refuses any other policy version (evaluation).
+	// Bias, Constraint, Raw and Top are model.DecodeRow's.
+	Bias       []model.TokenBias
+	Constraint model.Constraint
+	Raw        bool
+	Top        int
+	// Adapter names one that was loaded beside the policy; "" = the policy.
+	Adapter string
+	// Version, when set, refuses any other version of the policy, or of the
+	// named adapter (evaluation).
 	Version *uint64
-	// MinVersion refuses older policy versions (training).
+	// MinVersion refuses older versions (training).
 	MinVersion uint64
+	// Priority: higher ones take free slots first, equal ones in order of
+	// arrival. Nothing that runs is interrupted.
+	Priority int
 }
 
 // Finish says why a completion ended.
 type Finish uint8
 
 const (
-	FinishStop   Finish = iota // a stop token (included in IDs)
-	FinishLength               // MaxNew or the context limit
+	FinishStop   Finish = iota // a stop token (included in IDs) or a stop string
+	FinishLength               // MaxNew
 )
 
 // VersionRun: tokens up to End were sampled under Version.
 type VersionRun struct {
 	End     int
 	Version uint64
+	// Stale: they attended to cached tokens of an earlier version (SwapKeep), so
+	// their logprobs are not the ones Version alone gives. Never set under
+	// SwapRecompute.
+	Stale bool
 }
 
 // Generation is what the engine emitted.
 type Generation struct {
 	IDs      []int32
-	Logprobs []float32
+	Logprobs []float32              // of the distribution sampled from
+	Raw      []float32              // when asked: of the model's own
+	Top      [][]model.TokenLogprob // when asked
 	Versions []VersionRun
 	Finish   Finish
+	// Text is the completion's text, without its stop token or stop string, when
+	// the engine has a text side; the first TextTokens ids make it.
+	Text       string
+	TextTokens int
+	// StopText is the stop string that ended the completion, "" when none did.
+	StopText string
+	// Cached is how many prompt tokens came from a cache.
+	Cached int
 }
 
 // Engine generates. Safe for concurrent use. Requests of many rollouts share

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 	"time"
@@ -16,69 +15,40 @@ import (
 var (
 	// ErrEngineClosed: the engine was closed before the request ended.
 	ErrEngineClosed = errors.New("engine: closed")
-	// ErrContextFull: the prompt leaves no room for a new token.
-	ErrContextFull = errors.New("engine: prompt fills the context")
+	// ErrContextFull: prompt and MaxNew together exceed the context.
+	ErrContextFull = errors.New("engine: request exceeds the context")
 	// ErrVersion: the engine serves another policy version than the request
 	// demands.
 	ErrVersion = errors.New("engine: policy version differs")
+	// ErrBusy: as many requests wait as may wait.
+	ErrBusy = errors.New("engine: busy")
+	// ErrNoAdapter: no adapter of that name is loaded, or it was unloaded before
+	// the request ended.
+	ErrNoAdapter = errors.New("engine: no such adapter")
+	// ErrAdapterPlaces: every place for an adapter is taken.
+	ErrAdapterPlaces = errors.New("engine: no place for another adapter")
 )
-
-// EngineConfig sizes a LocalEngine. Slots and MaxLen must be those the decoder
-// was made with.
-type EngineConfig struct {
-	// Slots is the number of sequences decoded together.
-	Slots int
-	// MaxLen is the context limit of one sequence in tokens, prompt included.
-	MaxLen int
-	// Quantum is the number of tokens decoded between two looks at the queue:
-	// arrivals, cancellations and policy swaps wait for at most that many.
-	// 0 means 8.
-	Quantum int
-}
-
-const defaultQuantum = 8
-
-// Validate reports every problem with field, value and remedy.
-func (c EngineConfig) Validate() error {
-	var errs []error
-	if c.Slots < 1 {
-		errs = append(errs, fmt.Errorf("engine: Slots is %d; give at least 1", c.Slots))
-	}
-	if c.MaxLen < 2 {
-		errs = append(errs, fmt.Errorf("engine: MaxLen is %d; give at least 2 tokens", c.MaxLen))
-	}
-	if c.Quantum < 0 {
-		errs = append(errs, fmt.Errorf("engine: Quantum is %d; give 0 for the default of %d, or more", c.Quantum, defaultQuantum))
-	}
-	return errors.Join(errs...)
-}
-
-// EngineStats counts what a LocalEngine did since it started. Tokens per second
-// over a window is the difference of two readings.
-type EngineStats struct {
-	Requests  uint64        // finished, whatever the outcome
-	Generated uint64        // tokens sampled
-	Prefilled uint64        // prompt tokens computed
-	Reused    uint64        // prompt tokens taken from a cache instead
-	Swaps     uint64        // policies set
-	Refilled  uint64        // tokens computed again because of a swap (part of Prefilled)
-	Busy      time.Duration // time inside the decoder
-	Active    int           // requests holding a slot now
-	Waiting   int           // requests without a slot now
-}
 
 // LocalEngine batches the requests of many rollouts over one decoder. One
 // goroutine owns the decoder; requests join and leave between quanta, first
-// come first served. It implements Engine.
+// come first served within a priority. It implements Engine.
+//
+// Prompts are computed in chunks between quanta, so that running requests keep
+// their pace. Quanta adapt: several tokens a call, one while anybody streams.
 //
 // Caching: a finished request's tokens stay in its slot. The next turn of the
 // same session, or any request that begins alike (the members of a group share
-// their prompt, all groups the system prompt), computes only what is new.
+// their prompt, all groups the system prompt), computes only what is new. A
+// cache serves only the adapter and the version it was computed under.
 //
-// Policy swaps: a swap happens between quanta and invalidates every cache.
-// Requests in flight go on under the new policy after their whole sequence is
-// computed again, so each token's logprob is the one a cold cache would give
-// under the version recorded for it.
+// Swaps happen between quanta, without draining; EngineConfig.OnSwap says what
+// becomes of the requests in flight.
+//
+// Failures: a row that fails alone (DecodeOut.Err) fails its request. When a
+// whole call fails, each of its rows is tried once more alone, so that one bad
+// request harms no other; a row with a constraint is not, since nobody knows
+// which tokens the constraint has accepted. The engine goes on after any of
+// these, without the caches they left in doubt.
 type LocalEngine struct {
 	cfg  EngineConfig
 	dec  model.Decoder
@@ -86,32 +56,41 @@ type LocalEngine struct {
 	wake chan struct{}
 	done chan struct{}
 
-	mu      sync.Mutex
-	queue   []*request
-	ended   []string
-	swaps   []*swap
-	version uint64
-	closed  bool
-	stats   EngineStats
-	closing error
+	mu       sync.Mutex
+	queue    []*request
+	ended    []string
+	commands []*command
+	held     int // requests submitted and not delivered
+	policy   *binding
+	named    map[string]*binding
+	closed   bool
+	stats    EngineStats
+	refused  uint64
+	closing  error
 
 	sched scheduler // owned by the goroutine
 }
 
 var _ Engine = (*LocalEngine)(nil)
 
+// request is one completion on its way. The goroutine owns it from arrival to
+// delivery.
 type request struct {
 	ctx    context.Context
 	req    GenerateRequest
+	bind   *binding
 	seq    []int32 // prompt and emitted tokens
 	out    Generation
+	watch  *textWatch // nil without a text side
+	stream *Stream    // nil unless streaming
+	since  time.Time  // arrival, then the newest token
 	result chan error // buffered; out is complete when it delivers nil
 }
 
-type swap struct {
-	version uint64
-	adapter *model.Adapter
-	result  chan error
+// command runs between quanta on the engine's goroutine.
+type command struct {
+	do     func() error
+	result chan error
 }
 
 // NewEngine starts an engine over a decoder, which it owns from then on: Close
@@ -120,43 +99,30 @@ func NewEngine(dec model.Decoder, cfg EngineConfig) (*LocalEngine, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Quantum == 0 {
-		cfg.Quantum = defaultQuantum
-	}
+	cfg.defaults()
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &LocalEngine{
 		cfg: cfg, dec: dec, stop: cancel,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		policy: &binding{}, named: map[string]*binding{},
 		sched: newScheduler(dec, cfg.Slots),
 	}
+	e.sched.renew(e.policy, SwapRecompute)
 	go e.run(ctx)
 	return e, nil
 }
 
 // Generate implements Engine. It returns when the completion ends or ctx does;
-// in the second case the request leaves the batch at the next quantum. Errors:
-// ErrContextFull, ErrVersion, ErrEngineClosed, ctx's error, a malformed request,
-// or the decoder's own, all wrapped.
+// in the second case the request leaves the batch at the next quantum, and what
+// the request points to is the engine's until then. Errors: ErrContextFull,
+// ErrVersion, ErrBusy, ErrNoAdapter, ErrEngineClosed, ctx's error, a malformed
+// request, sample's ErrConstraint, ErrNoToken and ErrNonFinite, or the decoder's
+// own, all wrapped.
 func (e *LocalEngine) Generate(ctx context.Context, req GenerateRequest) (Generation, error) {
-	if err := e.check(req); err != nil {
+	r, err := e.submit(ctx, req, nil)
+	if err != nil {
 		return Generation{}, err
 	}
-	r := &request{ctx: ctx, req: req, result: make(chan error, 1)}
-	r.seq = append(make([]int32, 0, len(req.Prompt)+min(req.MaxNew, e.cfg.MaxLen)), req.Prompt...)
-	r.req.Prompt = r.seq[:len(req.Prompt):len(req.Prompt)]
-	r.req.Stop = slices.Clone(req.Stop)
-	r.req.MaxNew = min(req.MaxNew, e.cfg.MaxLen-len(req.Prompt))
-
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
-		return Generation{}, ErrEngineClosed
-	}
-	e.queue = append(e.queue, r)
-	e.stats.Waiting++
-	e.mu.Unlock()
-	e.nudge()
-
 	select {
 	case err := <-r.result:
 		if err != nil {
@@ -169,56 +135,36 @@ func (e *LocalEngine) Generate(ctx context.Context, req GenerateRequest) (Genera
 	}
 }
 
-func (e *LocalEngine) check(req GenerateRequest) error {
-	s := req.Sampling
-	switch {
-	case len(req.Prompt) == 0:
-		return errors.New("engine: Prompt is empty; give at least one token")
-	case len(req.Prompt) >= e.cfg.MaxLen:
-		return fmt.Errorf("%w: %d tokens, limit %d; shorten the prompt or raise the context limit", ErrContextFull, len(req.Prompt), e.cfg.MaxLen)
-	case req.MaxNew < 1:
-		return fmt.Errorf("engine: MaxNew is %d; give at least 1", req.MaxNew)
-	case !(s.Temperature >= 0) || math.IsInf(s.Temperature, 0):
-		return fmt.Errorf("engine: Temperature is %v; give 0 (greedy) or a positive number", s.Temperature)
-	case !(s.TopP >= 0 && s.TopP <= 1):
-		return fmt.Errorf("engine: TopP is %v; give a share in [0,1]", s.TopP)
-	case s.TopK < 0:
-		return fmt.Errorf("engine: TopK is %d; give 0 (off) or more", s.TopK)
+// submit checks a request and puts it in the queue.
+func (e *LocalEngine) submit(ctx context.Context, req GenerateRequest, stream *Stream) (*request, error) {
+	if err := e.check(req); err != nil {
+		return nil, err
 	}
-	return nil
-}
-
-// SetPolicy implements Engine: it returns once later tokens are sampled under
-// the new policy. On an error (an adapter that does not fit) the old policy
-// stays.
-func (e *LocalEngine) SetPolicy(version uint64, adapter *model.Adapter) error {
-	s := &swap{version: version, adapter: adapter, result: make(chan error, 1)}
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
-		return ErrEngineClosed
+	r := &request{ctx: ctx, req: req, stream: stream, since: time.Now(), result: make(chan error, 1)}
+	r.seq = append(make([]int32, 0, len(req.Prompt)+req.MaxNew), req.Prompt...)
+	r.req.Prompt = r.seq[:len(req.Prompt):len(req.Prompt)]
+	r.req.Stop, r.req.StopText, r.req.Bias = slices.Clone(req.Stop), slices.Clone(req.StopText), slices.Clone(req.Bias)
+	if e.cfg.Text != nil {
+		r.watch = &textWatch{stream: e.cfg.Text(), stops: r.req.StopText}
 	}
-	e.swaps = append(e.swaps, s)
-	e.mu.Unlock()
-	e.nudge()
-	select {
-	case err := <-s.result:
-		return err
-	case <-e.done:
-		select {
-		case err := <-s.result:
-			return err
-		default:
-			return ErrEngineClosed
-		}
-	}
-}
-
-// Version implements Engine.
-func (e *LocalEngine) Version() uint64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.version
+	if e.closed {
+		return nil, ErrEngineClosed
+	}
+	if limit := e.cfg.MaxWaiting; limit > 0 && e.held >= e.cfg.Slots+limit {
+		e.refused++
+		return nil, fmt.Errorf("%w: %d requests run and %d wait, which is the limit; try again later", ErrBusy, e.cfg.Slots, e.held-e.cfg.Slots)
+	}
+	b, err := e.lookup(req.Adapter)
+	if err != nil {
+		return nil, err
+	}
+	r.bind = b
+	e.queue = append(e.queue, r)
+	e.held++
+	e.nudge()
+	return r, nil
 }
 
 // EndSession implements Engine. The cache stays as a prefix others may copy
@@ -235,13 +181,6 @@ func (e *LocalEngine) MaxLen() int { return e.cfg.MaxLen }
 
 // Slots is the number of sequences decoded together.
 func (e *LocalEngine) Slots() int { return e.cfg.Slots }
-
-// Stats returns the counters so far.
-func (e *LocalEngine) Stats() EngineStats {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.stats
-}
 
 // Close fails the requests in flight with ErrEngineClosed, waits for the
 // engine's goroutine and closes the decoder. Later calls return the same error.
@@ -262,8 +201,8 @@ func (e *LocalEngine) nudge() {
 	}
 }
 
-// run owns the decoder: take what arrived, place it, bring every cache up to
-// date, decode one quantum.
+// run owns the decoder: take what arrived, place it, compute a chunk of the
+// prompts, decode one quantum.
 func (e *LocalEngine) run(ctx context.Context) {
 	defer close(e.done)
 	s := &e.sched
@@ -272,7 +211,7 @@ func (e *LocalEngine) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			break
 		}
-		left := s.place(e.Version())
+		left := s.place()
 		if s.active() == 0 {
 			e.deliver(ctx, left)
 			select {
@@ -282,66 +221,80 @@ func (e *LocalEngine) run(ctx context.Context) {
 			continue
 		}
 		start := time.Now()
-		left = append(left, s.fill(ctx)...)
-		left = append(left, s.step(ctx, e.cfg.Quantum, e.Version())...)
+		left = append(left, s.fill(ctx, e.cfg.Chunk)...)
+		left = append(left, s.step(ctx, e.cfg.Quantum)...)
 		s.counts.Busy += time.Since(start)
 		e.deliver(ctx, left)
 	}
 	// Nothing can arrive any more: closed was set before ctx ended.
 	e.mu.Lock()
-	queue, swaps := e.queue, e.swaps
-	e.queue, e.swaps = nil, nil
+	queue, commands := e.queue, e.commands
+	e.queue, e.commands = nil, nil
 	e.mu.Unlock()
 	var left []outcome
 	for _, r := range append(s.drain(), queue...) {
 		left = append(left, outcome{r, ErrEngineClosed})
 	}
 	e.deliver(ctx, left)
-	for _, w := range swaps {
-		w.result <- ErrEngineClosed
+	for _, c := range commands {
+		c.result <- ErrEngineClosed
 	}
 	e.closing = e.dec.Close()
 }
 
-// arrivals moves what callers left under the lock to the scheduler and applies
-// policy swaps.
+// arrivals moves what callers left under the lock to the scheduler and runs
+// their commands.
 func (e *LocalEngine) arrivals() {
 	e.mu.Lock()
-	queue, ended, swaps := e.queue, e.ended, e.swaps
-	e.queue, e.ended, e.swaps = nil, nil, nil
+	queue, ended, commands := e.queue, e.ended, e.commands
+	e.queue, e.ended, e.commands = nil, nil, nil
 	e.mu.Unlock()
-	e.sched.waiting = append(e.sched.waiting, queue...)
+	for _, r := range queue {
+		e.sched.enqueue(r)
+	}
 	for _, session := range ended {
 		e.sched.endSession(session)
 	}
-	for _, w := range swaps {
-		err := e.dec.SetAdapter(1, w.adapter)
-		if err != nil {
-			err = fmt.Errorf("engine: set policy version %d: %w", w.version, err)
-		} else {
-			e.sched.epoch++
-			e.sched.counts.Swaps++
-			e.mu.Lock()
-			e.version = w.version
-			e.mu.Unlock()
-		}
-		w.result <- err
+	for _, c := range commands {
+		c.result <- c.do()
 	}
+}
+
+// do runs f on the engine's goroutine between two quanta.
+func (e *LocalEngine) do(f func() error) error {
+	c := &command{do: f, result: make(chan error, 1)}
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return ErrEngineClosed
+	}
+	e.commands = append(e.commands, c)
+	e.mu.Unlock()
+	e.nudge()
+	return <-c.result // run answers every command, the late ones when it ends
 }
 
 // deliver publishes the counters, then the outcomes they include.
 func (e *LocalEngine) deliver(ctx context.Context, left []outcome) {
 	s := &e.sched
-	s.counts.Requests += uint64(len(left))
-	e.mu.Lock()
-	waiting := len(e.queue)
-	e.stats = s.counts
-	e.stats.Active = s.active()
-	e.stats.Waiting = waiting + len(s.waiting)
-	e.mu.Unlock()
-	for _, o := range left {
+	for i := range left {
+		o := &left[i]
 		if o.err != nil && ctx.Err() != nil {
 			o.err = ErrEngineClosed
+		}
+		s.counts.Requests++
+		o.bind.counts.Requests++
+		if o.err != nil {
+			s.counts.Failed++
+		}
+	}
+	e.mu.Lock()
+	e.held -= len(left)
+	e.publish()
+	e.mu.Unlock()
+	for _, o := range left {
+		if o.stream != nil {
+			o.stream.end(o.request, o.err)
 		}
 		o.result <- o.err
 	}

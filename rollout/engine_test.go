@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"time"
@@ -145,7 +146,7 @@ func TestSwapInFlight(t *testing.T) {
 	<-reached
 	swapped := make(chan error)
 	go func() { swapped <- e.SetPolicy(4, fakeAdapter(4)) }()
-	require.Eventually(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.swaps) == 1 }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { e.mu.Lock(); defer e.mu.Unlock(); return len(e.commands) == 1 }, 30*time.Second, time.Millisecond)
 	close(release)
 	require.NoError(t, <-swapped)
 	g := <-done
@@ -220,11 +221,19 @@ func TestRequestsThatCanNeverBe(t *testing.T) {
 		want   string
 	}{
 		{"empty prompt", func(r *GenerateRequest) { r.Prompt = nil }, "Prompt is empty"},
-		{"full context", func(r *GenerateRequest) { r.Prompt = long(1, 16) }, "16 tokens, limit 16"},
+		{"full context", func(r *GenerateRequest) { r.Prompt = long(1, 16) }, "a prompt of 16 tokens and 1 new ones, limit 16"},
+		{"over the context", func(r *GenerateRequest) { r.Prompt, r.MaxNew = long(1, 10), 7 }, "a prompt of 10 tokens and 7 new ones, limit 16"},
+		{"huge", func(r *GenerateRequest) { r.MaxNew = math.MaxInt }, "limit 16"},
 		{"nothing asked", func(r *GenerateRequest) { r.MaxNew = 0 }, "MaxNew is 0"},
-		{"temperature", func(r *GenerateRequest) { r.Sampling.Temperature = -1 }, "Temperature is -1"},
-		{"top p", func(r *GenerateRequest) { r.Sampling.TopP = 1.5 }, "TopP is 1.5"},
-		{"top k", func(r *GenerateRequest) { r.Sampling.TopK = -1 }, "TopK is -1"},
+		{"temperature", func(r *GenerateRequest) { r.Sampling.Temperature = -1 }, "temperature is -1"},
+		{"top p", func(r *GenerateRequest) { r.Sampling.TopP = 1.5 }, "top_p is 1.5"},
+		{"top k", func(r *GenerateRequest) { r.Sampling.TopK = -1 }, "top_k is -1"},
+		{"min p", func(r *GenerateRequest) { r.Sampling.MinP = 2 }, "min_p is 2"},
+		{"penalty", func(r *GenerateRequest) { r.Sampling.RepetitionPenalty = -2 }, "repetition_penalty is -2"},
+		{"bias", func(r *GenerateRequest) { r.Bias = []model.TokenBias{{ID: -4}} }, "bias 0 is for token -4"},
+		{"top", func(r *GenerateRequest) { r.Top = -1 }, "top is -1"},
+		{"stop text", func(r *GenerateRequest) { r.StopText = []string{"x"} }, "no text side"},
+		{"unknown adapter", func(r *GenerateRequest) { r.Adapter = "blue" }, `no such adapter: "blue"`},
 		{"other version", func(r *GenerateRequest) { v := uint64(5); r.Version = &v }, "need exactly 5, serving 0"},
 		{"older version", func(r *GenerateRequest) { r.MinVersion = 2 }, "need at least 2, serving 0"},
 	} {
@@ -233,13 +242,15 @@ func TestRequestsThatCanNeverBe(t *testing.T) {
 		_, err := e.Generate(context.Background(), r)
 		require.ErrorContains(t, err, c.want, c.why)
 	}
-	g, err := e.Generate(context.Background(), GenerateRequest{Prompt: long(1, 10), MaxNew: 100})
+	g, err := e.Generate(context.Background(), GenerateRequest{Prompt: long(1, 10), MaxNew: 6})
 	require.NoError(t, err)
-	require.Len(t, g.IDs, 6, "the context limit cuts the completion")
+	require.Len(t, g.IDs, 6, "up to the context limit")
 	require.Equal(t, FinishLength, g.Finish)
 
-	require.ErrorContains(t, EngineConfig{Quantum: -1}.Validate(), "Slots is 0")
-	require.ErrorContains(t, EngineConfig{Quantum: -1}.Validate(), "Quantum is -1")
+	err = EngineConfig{Quantum: -1, Chunk: -2, Adapters: -3, MaxWaiting: -4, OnSwap: 7}.Validate()
+	for _, says := range []string{"Slots is 0", "MaxLen is 0", "Quantum is -1", "Chunk is -2", "Adapters is -3", "MaxWaiting is -4", "OnSwap is 7"} {
+		require.ErrorContains(t, err, says)
+	}
 	require.ErrorContains(t, e.SetPolicy(9, &model.Adapter{Params: []float32{-1}}), "another base")
 	require.Zero(t, e.Version(), "the old policy stays")
 }
@@ -294,15 +305,11 @@ func TestFirstComeFirstServed(t *testing.T) {
 	require.Equal(t, []int32{1, 2, 3, 4, 5}, order)
 }
 
-// arrived counts the requests that came in so far, seen by the engine or not.
+// arrived counts the requests inside, seen by the engine or not.
 func (e *LocalEngine) arrived() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := len(e.queue)
-	if e.stats.Waiting > n {
-		n = e.stats.Waiting
-	}
-	return n
+	return e.held
 }
 
 func TestCloseFailsWhatIsInFlight(t *testing.T) {

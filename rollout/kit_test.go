@@ -23,15 +23,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // computed under, of the adapter in use, and of the seed. A cache that is wrong
 // in any way gives other tokens.
 type fakeDecoder struct {
-	maxLen  int
-	adapter uint64
-	slots   [][]cell
-	stop    int32 // emitted about every seventh token; 0 = never
-	prefill func(rows []model.PrefillRow) error
-	decode  func(rows []model.DecodeRow) error // called before each Decode
-	overrun bool                               // rows that stopped run on with the others in the cache
-	closed  bool
-	rows    int // largest batch seen
+	maxLen   int
+	adapters map[int]uint64 // tag by place; the base is 0
+	slots    [][]cell
+	stop     int32 // emitted about every seventh token; 0 = never
+	prefill  func(rows []model.PrefillRow) error
+	decode   func(rows []model.DecodeRow) error // called before each Decode
+	rowErr   func(row model.DecodeRow) error    // DecodeOut.Err
+	overrun  bool                               // rows that stopped run on with the others in the cache
+	closed   bool
+	rows     int // largest batch seen
+	chunk    int // largest prefill seen, in tokens
 }
 
 type cell struct {
@@ -40,7 +42,7 @@ type cell struct {
 }
 
 func newFakeDecoder(slots, maxLen int) *fakeDecoder {
-	return &fakeDecoder{maxLen: maxLen, slots: make([][]cell, slots)}
+	return &fakeDecoder{maxLen: maxLen, slots: make([][]cell, slots), adapters: map[int]uint64{}}
 }
 
 func adapterTag(a *model.Adapter) uint64 {
@@ -55,11 +57,25 @@ func fakeAdapter(tag uint64) *model.Adapter {
 }
 
 func (d *fakeDecoder) SetAdapter(place int, a *model.Adapter) error {
-	if a != nil && a.Params[0] < 0 {
+	switch {
+	case place < 1:
+		return fmt.Errorf("place %d", place)
+	case a == nil:
+		delete(d.adapters, place)
+		return nil
+	case a.Params[0] < 0:
 		return errors.New("adapter of another base")
 	}
-	d.adapter = adapterTag(a)
+	d.adapters[place] = adapterTag(a)
 	return nil
+}
+
+func (d *fakeDecoder) tag(place int) (uint64, error) {
+	tag, ok := d.adapters[place]
+	if place != 0 && !ok {
+		return 0, fmt.Errorf("place %d is empty", place)
+	}
+	return tag, nil
 }
 func (d *fakeDecoder) Len(slot int) int { return len(d.slots[slot]) }
 func (d *fakeDecoder) Truncate(slot, n int) {
@@ -70,12 +86,12 @@ func (d *fakeDecoder) CopyPrefix(dst, src, n int) error {
 	return nil
 }
 
-func (d *fakeDecoder) append(slot int, ids ...int32) error {
+func (d *fakeDecoder) append(slot int, adapter uint64, ids ...int32) error {
 	for _, id := range ids {
 		if len(d.slots[slot]) == d.maxLen {
 			return fmt.Errorf("slot %d is full", slot)
 		}
-		d.slots[slot] = append(d.slots[slot], cell{id, d.adapter})
+		d.slots[slot] = append(d.slots[slot], cell{id, adapter})
 	}
 	return nil
 }
@@ -89,11 +105,15 @@ func (d *fakeDecoder) Prefill(ctx context.Context, rows []model.PrefillRow) erro
 			return err
 		}
 	}
+	tokens := 0
 	for _, r := range rows {
-		if err := d.append(r.Slot, r.Tokens...); err != nil {
+		tag, err := d.tag(r.Adapter)
+		if err := errors.Join(err, d.append(r.Slot, tag, r.Tokens...)); err != nil {
 			return err
 		}
+		tokens += len(r.Tokens)
 	}
+	d.chunk = max(d.chunk, tokens)
 	return nil
 }
 
@@ -111,19 +131,34 @@ func (d *fakeDecoder) Decode(ctx context.Context, rows []model.DecodeRow, n int)
 	for i, r := range rows {
 		o := &outs[i]
 		last := r.Last
+		tag, err := d.tag(r.Adapter)
+		if err != nil {
+			return nil, err
+		}
+		if d.rowErr != nil {
+			if o.Err = d.rowErr(r); o.Err != nil {
+				continue
+			}
+		}
 		for range min(n, r.MaxNew) {
 			if o.Stopped && !d.overrun {
 				break
 			}
-			if err := d.append(r.Slot, last); err != nil {
+			if err := d.append(r.Slot, tag, last); err != nil {
 				return nil, err
 			}
-			id, lp := fakeNext(d.slots[r.Slot], d.adapter, r.Sampling.Seed, d.stop)
+			id, lp := fakeNext(d.slots[r.Slot], tag, r.Sampling.Seed, d.stop)
 			last = id
 			if o.Stopped {
 				continue
 			}
 			o.IDs, o.Logprobs = append(o.IDs, id), append(o.Logprobs, lp)
+			if r.Raw {
+				o.Raw = append(o.Raw, 2*lp)
+			}
+			if r.Top > 0 {
+				o.Top = append(o.Top, []model.TokenLogprob{{ID: id, Logprob: 2 * lp}})
+			}
 			o.Stopped = slices.Contains(r.Stop, id)
 		}
 	}

@@ -69,7 +69,7 @@ func newProber(ctx context.Context, engine Engine, base *model.Model, chat Chat,
 	if err != nil {
 		return nil, err
 	}
-	p := &prober{engine: engine, config: base.Config, prompt: t.ids[:min(len(t.ids), probePrompt, engine.MaxLen()-1)], stop: chat.Stop()}
+	p := &prober{engine: engine, config: base.Config, prompt: t.ids[:min(len(t.ids), probePrompt, max(engine.MaxLen()-probeTokens, 1))], stop: chat.Stop()}
 	p.base, err = p.ask(ctx, engine.Version())
 	return p, err
 }
@@ -77,7 +77,7 @@ func newProber(ctx context.Context, engine Engine, base *model.Model, chat Chat,
 func (p *prober) ask(ctx context.Context, version uint64) (Generation, error) {
 	defer p.engine.EndSession("probe")
 	return p.engine.Generate(ctx, GenerateRequest{
-		Session: "probe", Prompt: p.prompt, MaxNew: probeTokens, Stop: p.stop, Version: &version,
+		Session: "probe", Prompt: p.prompt, MaxNew: min(probeTokens, p.engine.MaxLen()-len(p.prompt)), Stop: p.stop, Version: &version,
 	})
 }
 
