@@ -153,6 +153,7 @@ func LoadAdapter(dir string, c Config) (*Adapter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model: %s: %w", confPath, err)
 	}
+	lora = lora.Resolve(c)
 	path := filepath.Join(dir, peftWeightsFile)
 	f, err := os.Open(path)
 	if err != nil {

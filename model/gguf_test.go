@@ -205,10 +205,14 @@ func TestGGUFRefusals(t *testing.T) {
 		"block size":     {func(g *ggufFile) { g.tensors[1].typ = 8 }, "no multiple of Q8_0's block"},
 		"twice":          {func(g *ggufFile) { g.tensors[1].name = g.tensors[0].name }, "appears twice"},
 		"alignment":      {func(g *ggufFile) { g.meta["general.alignment"] = 0 }, "general.alignment"},
-		"tokenizer kind": {func(g *ggufFile) { g.meta["tokenizer.ggml.model"] = "llama" }, `tokenizer.ggml.model "llama"`},
+		"tokenizer kind": {func(g *ggufFile) {
+			addTokenizer(g, 61)
+			g.meta["tokenizer.ggml.model"] = "rwkv"
+		}, `tokenizer.ggml.model "rwkv"`},
 		"pre-tokenizer": {func(g *ggufFile) {
-			g.meta["tokenizer.ggml.model"], g.meta["tokenizer.ggml.pre"] = "gpt2", "tekken"
-		}, `tokenizer.ggml.pre "tekken"`},
+			addTokenizer(g, 61)
+			g.meta["tokenizer.ggml.pre"] = "nobody-knows"
+		}, `tokenizer.ggml.pre "nobody-knows"`},
 		"other vocabulary": {func(g *ggufFile) { addTokenizer(g, 70) }, "tokenizer has 70 tokens, the embedding 61 rows"},
 	} {
 		t.Run(name, func(t *testing.T) {

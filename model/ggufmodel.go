@@ -6,31 +6,59 @@ import (
 	"slices"
 )
 
-// ggufWeights dequantises every base tensor and refuses files that hold others.
-func ggufWeights(g *GGUF, c Config) (*Weights, error) {
-	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
+// shape is the slot's in GGUF, which stacks experts.
+func (s slot) ggufShape() []int {
+	if s.experts > 0 {
+		return append([]int{s.experts}, s.shape...)
+	}
+	return s.shape
+}
+
+// check compares names and shapes with the configuration: every tensor of the
+// architecture, and no other, must be there.
+func (g *GGUF) check(c Config) error {
 	used := map[string]bool{}
 	for _, name := range ggufRopeTensors { // read with the configuration
 		used[name] = true
 	}
+	for _, s := range slots(c, &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}) {
+		if used[s.gguf] {
+			continue
+		}
+		used[s.gguf] = true
+		t, ok := g.tensors[s.gguf]
+		if !ok {
+			return fmt.Errorf("%w: tensor %q is missing", ErrFormat, s.gguf)
+		}
+		if want := s.ggufShape(); !slices.Equal(t.Shape, want) {
+			return fmt.Errorf("%w: tensor %q has shape %v, the metadata wants %v", ErrFormat, s.gguf, t.Shape, want)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(g.tensors)) {
+		if !used[name] {
+			return fmt.Errorf("%w: gguf: tensor %q is not part of the architecture in the metadata (%s, %d layers)", ErrFormat, name, c.ModelType, c.NumHiddenLayers)
+		}
+	}
+	return nil
+}
+
+// ggufWeights dequantises every base tensor. Shapes are checked before anything
+// is allocated: the metadata may lie about sizes.
+func ggufWeights(g *GGUF, c Config) (*Weights, error) {
+	if err := g.check(c); err != nil {
+		return nil, err
+	}
+	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
 	permuted := g.family().permuted
 	stacked := map[string][]float32{} // experts of a layer, one tensor in the file
 	for _, s := range slots(c, w) {
 		data, ok := stacked[s.gguf]
 		if !ok {
-			shape := s.shape
-			if s.experts > 0 {
-				shape = append([]int{s.experts}, shape...)
-			}
-			// The tensor's own size bounds the allocation, not the metadata's.
-			if t, ok := g.tensors[s.gguf]; !ok || !slices.Equal(t.Shape, shape) {
-				return nil, g.ReadF32(s.gguf, shape, nil)
-			}
+			shape := s.ggufShape()
 			data = make([]float32, shapeLen(shape))
 			if err := g.ReadF32(s.gguf, shape, data); err != nil {
 				return nil, err
 			}
-			used[s.gguf] = true
 		}
 		if s.experts > 0 {
 			stacked[s.gguf] = data
@@ -43,11 +71,6 @@ func ggufWeights(g *GGUF, c Config) (*Weights, error) {
 		*s.data = data
 	}
 	w.alias(c)
-	for _, name := range slices.Sorted(maps.Keys(g.tensors)) {
-		if !used[name] {
-			return nil, fmt.Errorf("%w: gguf: tensor %q is not part of the architecture in the metadata (%s, %d layers)", ErrFormat, name, c.ModelType, c.NumHiddenLayers)
-		}
-	}
 	return w, nil
 }
 

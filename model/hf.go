@@ -40,9 +40,7 @@ func openWeightsFS(fsys fs.FS, o opening) (*Model, error) {
 		return nil, err
 	}
 	defer closer()
-	if c.ModelType == "gemma3_text" {
-		maps.DeleteFunc(st, func(name string, _ *SafeTensors) bool { return hfVision.MatchString(name) })
-	}
+	st.forgetVision(c)
 	st.watch(o)
 	if m.Weights, err = readHF(c, st); err != nil {
 		return nil, err
@@ -168,6 +166,12 @@ var hfUnused = regexp.MustCompile(`\.rotary_emb\.inv_freq$`)
 // hfVision are the tensors of a multimodal Gemma 3 that its text model lacks.
 var hfVision = regexp.MustCompile(`^(model\.)?(vision_tower|multi_modal_projector)\.`)
 
+func (st shards) forgetVision(c Config) {
+	if c.ModelType == "gemma3_text" {
+		maps.DeleteFunc(st, func(name string, _ *SafeTensors) bool { return hfVision.MatchString(name) })
+	}
+}
+
 // find gives a tensor's file and its name there: multimodal Gemma 3 files hold
 // the text model as language_model.model.NAME, or model.language_model.NAME.
 func (st shards) find(c Config, name string) (*SafeTensors, string) {
@@ -186,24 +190,45 @@ func (st shards) find(c Config, name string) (*SafeTensors, string) {
 	return nil, name
 }
 
-// readHF reads every base tensor and refuses files that hold others.
-func readHF(c Config, st shards) (*Weights, error) {
-	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
+// check compares names and shapes with the configuration: every tensor of the
+// architecture, and no other, must be there.
+func (st shards) check(c Config) error {
 	used := map[string]bool{}
-	for _, s := range slots(c, w) {
+	for _, s := range slots(c, &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}) {
 		file, stored := st.find(c, s.name)
 		if file == nil {
-			return nil, fmt.Errorf("%w: tensor %q of the architecture in config.json is missing", ErrFormat, s.name)
+			return fmt.Errorf("%w: tensor %q of the architecture in config.json is missing", ErrFormat, s.name)
 		}
-		// Check before allocating: the configuration may lie about sizes.
 		if got := file.tensors[stored].Shape; !slices.Equal(got, s.shape) {
-			return nil, fmt.Errorf("%w: tensor %q has shape %v, config.json wants %v", ErrFormat, s.name, got, s.shape)
+			return fmt.Errorf("%w: tensor %q has shape %v, config.json wants %v", ErrFormat, s.name, got, s.shape)
 		}
+		used[stored] = true
+	}
+	if c.TieWordEmbeddings { // some exports store the tied copy
+		_, stored := st.find(c, "lm_head.weight")
+		used[stored] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(st)) {
+		if !used[name] && !hfUnused.MatchString(name) {
+			return fmt.Errorf("%w: tensor %q is not part of the architecture in config.json (%s, %d layers)", ErrFormat, name, c.ModelType, c.NumHiddenLayers)
+		}
+	}
+	return nil
+}
+
+// readHF reads every base tensor. Shapes are checked before anything is
+// allocated: the configuration may lie about sizes.
+func readHF(c Config, st shards) (*Weights, error) {
+	if err := st.check(c); err != nil {
+		return nil, err
+	}
+	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
+	for _, s := range slots(c, w) {
+		file, stored := st.find(c, s.name)
 		*s.data = make([]float32, shapeLen(s.shape))
 		if err := file.ReadF32(stored, s.shape, *s.data); err != nil {
 			return nil, err
 		}
-		used[stored] = true
 		if s.norm && c.NormPlusOne {
 			for i := range *s.data {
 				(*s.data)[i]++
@@ -211,14 +236,5 @@ func readHF(c Config, st shards) (*Weights, error) {
 		}
 	}
 	w.alias(c)
-	if c.TieWordEmbeddings { // some exports store the tied copy
-		_, stored := st.find(c, "lm_head.weight")
-		used[stored] = true
-	}
-	for _, name := range slices.Sorted(maps.Keys(st)) {
-		if !used[name] && !hfUnused.MatchString(name) {
-			return nil, fmt.Errorf("%w: tensor %q is not part of the architecture in config.json (%s, %d layers)", ErrFormat, name, c.ModelType, c.NumHiddenLayers)
-		}
-	}
 	return w, nil
 }

@@ -151,8 +151,8 @@ func TestOpenRefusals(t *testing.T) {
 			f[hfTokenizerFile] = &fstest.MapFile{Data: data}
 		}, "they belong to different models"},
 		"tokenizer": {func(t *testing.T, f fstest.MapFS) {
-			f[hfTokenizerFile] = &fstest.MapFile{Data: []byte(`{"model":{"type":"Unigram","vocab":{"a":0}}}`)}
-		}, `type "Unigram"`},
+			f[hfTokenizerFile] = &fstest.MapFile{Data: []byte(`{"model":{"type":"Syllables","vocab":{"a":0}}}`)}
+		}, `type "Syllables"`},
 		"template":  {func(t *testing.T, f fstest.MapFS) { f[hfTemplateFile] = &fstest.MapFile{Data: []byte("{% if %}")} }, "chat template"},
 		"no config": {func(t *testing.T, f fstest.MapFS) { delete(f, hfConfigFile) }, "config.json"},
 	} {

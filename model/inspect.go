@@ -68,9 +68,12 @@ func (in *Info) inspectGGUF(path string) error {
 	}
 	for _, t := range in.Tensors {
 		if _, ok := ggufTypes[t.DType]; !ok {
-			in.Problem = fmt.Errorf("%w: tensor %q: type %s is not implemented (have F32, F16, BF16, Q8_0, Q4_0, Q4_1)", ErrFormat, t.Name, t.DType)
+			in.Problem = fmt.Errorf("%w: tensor %q: %w", ErrFormat, t.Name, refuseGGUF(t.DType))
 			return nil
 		}
+	}
+	if in.Problem = g.check(in.Config); in.Problem != nil {
+		return nil
 	}
 	tok, tmpl, err := ggufText(g)
 	in.text(tok, tmpl, err)
@@ -105,6 +108,10 @@ func (in *Info) inspectHF(fsys fs.FS) error {
 			in.Problem = fmt.Errorf("%w: tensor %q: dtype %s is not implemented (have F32, F16, BF16)", ErrFormat, t.Name, t.DType)
 			return nil
 		}
+	}
+	st.forgetVision(in.Config)
+	if in.Problem = st.check(in.Config); in.Problem != nil {
+		return nil
 	}
 	tok, tmpl, err := openTextFS(fsys)
 	in.text(tok, tmpl, err)
@@ -156,7 +163,11 @@ func (c Config) TrainingMemory(lora LoRAConfig, sequences, length int) (Memory, 
 		return Memory{}, err
 	}
 	tokens := int64(sequences) * int64(length)
-	inner := tokens * int64(4*hid(c)+2*qDim(c)+2*kvDim(c)+3*inter(c))
+	mlp := inter(c)
+	if c.Experts > 0 {
+		mlp = max(mlp, c.ExpertsPerToken*c.ExpertSize)
+	}
+	inner := tokens * int64(4*hid(c)+2*qDim(c)+2*kvDim(c)+3*mlp+c.Experts)
 	scores := int64(sequences) * int64(c.NumAttentionHeads) * int64(length) * int64(length)
 	return Memory{
 		Weights: 4 * c.NumParams(),

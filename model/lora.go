@@ -59,7 +59,7 @@ const AllLinear = "all-linear"
 // Resolve replaces AllLinear by what it means for a model, Config.Projections.
 // Everything that needs a layout wants a resolved configuration.
 func (l LoRAConfig) Resolve(c Config) LoRAConfig {
-	if l.has(AllLinear) {
+	if slices.Equal(l.Targets, []string{AllLinear}) {
 		l.Targets = c.Projections()
 	}
 	return l
@@ -123,7 +123,9 @@ func LoRALayout(c Config, lora LoRAConfig) (Layout, error) {
 // NewAdapter makes the adapter that training starts from, as PEFT does: A from
 // kaiming_uniform(a=sqrt(5)), which is U(-1/sqrt(in), 1/sqrt(in)), and B zero,
 // so that it computes what the base computes. Equal seeds give equal adapters.
+// lora is resolved for c.
 func NewAdapter(c Config, lora LoRAConfig, baseDigest string, seed uint64) (*Adapter, error) {
+	lora = lora.Resolve(c)
 	layout, err := LoRALayout(c, lora)
 	if err != nil {
 		return nil, err

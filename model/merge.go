@@ -34,6 +34,7 @@ func (m *Model) Merge(a *Adapter) (*Weights, error) {
 	if at != len(layout) {
 		return nil, fmt.Errorf("model: merge: %d of %d adapter tensors used", at, len(layout))
 	}
+	w.alias(m.Config) // parts of fused projections follow them
 	return &w, nil
 }
 

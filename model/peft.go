@@ -94,8 +94,8 @@ func parseTargets(raw json.RawMessage, l *LoRAConfig) error {
 	}
 	var pattern string
 	if json.Unmarshal(raw, &pattern) == nil {
-		if pattern == "all-linear" {
-			l.Targets = slices.Clone(Projections)
+		if pattern == AllLinear {
+			l.Targets = []string{AllLinear} // the reader resolves it
 			return nil
 		}
 		return fmt.Errorf("target_modules %q is a pattern, which is not implemented: list the projections", pattern)
@@ -104,7 +104,8 @@ func parseTargets(raw json.RawMessage, l *LoRAConfig) error {
 		return fmt.Errorf("target_modules: %s: %v", raw, err)
 	}
 	// PEFT writes a set in arbitrary order.
-	slices.SortFunc(l.Targets, func(a, b string) int { return slices.Index(Projections, a) - slices.Index(Projections, b) })
+	known := knownProjections()
+	slices.SortFunc(l.Targets, func(a, b string) int { return slices.Index(known, a) - slices.Index(known, b) })
 	return nil
 }
 

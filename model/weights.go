@@ -127,7 +127,7 @@ type LoRAConfig struct {
 	Rank    int      `yaml:"rank" json:"r"`
 	Alpha   float64  `yaml:"alpha" json:"lora_alpha"`
 	RSLoRA  bool     `yaml:"rslora" json:"use_rslora"`
-	Targets []string `yaml:"targets" json:"target_modules"` // subset of Projections
+	Targets []string `yaml:"targets" json:"target_modules"` // of Config.Projections, or AllLinear alone
 }
 
 // Adapter is a LoRA adapter: one flat f32 vector in the order of
