@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/ardanlabs/jinja"
+	"github.com/skein-rl/skein/model/internal/jinja"
 )
 
 // Message is one message of a conversation, in the fields that chat templates
@@ -36,57 +36,59 @@ type ToolDef struct {
 }
 
 // value gives the message as transformers passes it: optional keys are absent,
-// not empty.
-func (m Message) value() (jinja.Value, error) {
-	v := jinja.NewDict()
-	d := v.AsDict()
-	d.Set("role", jinja.NewString(m.Role))
-	d.Set("content", jinja.NewString(m.Content))
+// not empty, and reasoning goes by both names that templates know.
+func (m Message) value() (any, error) {
+	d := jinja.NewDict()
 	if m.Reasoning != "" {
-		d.Set("reasoning_content", jinja.NewString(m.Reasoning))
+		d.Set("thinking", m.Reasoning)
+	}
+	d.Set("role", m.Role)
+	d.Set("content", m.Content)
+	if m.Reasoning != "" {
+		d.Set("reasoning_content", m.Reasoning)
 	}
 	if len(m.ToolCalls) > 0 {
-		calls := make([]jinja.Value, len(m.ToolCalls))
+		calls := jinja.NewList()
 		for i, c := range m.ToolCalls {
-			args, err := jsonValue(c.Arguments)
+			args, err := jinja.DecodeJSON(c.Arguments)
 			if err != nil {
-				return v, fmt.Errorf("tool call %d (%s): arguments: %w", i, c.Name, err)
+				return nil, fmt.Errorf("tool call %d (%s): arguments: %w", i, c.Name, err)
+			}
+			call := jinja.NewDict()
+			call.Set("type", "function")
+			if c.ID != "" {
+				call.Set("id", c.ID)
 			}
 			fn := jinja.NewDict()
-			fn.AsDict().Set("name", jinja.NewString(c.Name))
-			fn.AsDict().Set("arguments", args)
-			call := jinja.NewDict()
-			call.AsDict().Set("type", jinja.NewString("function"))
-			if c.ID != "" {
-				call.AsDict().Set("id", jinja.NewString(c.ID))
-			}
-			call.AsDict().Set("function", fn)
-			calls[i] = call
+			fn.Set("name", c.Name)
+			fn.Set("arguments", args)
+			call.Set("function", fn)
+			calls.Items = append(calls.Items, call)
 		}
-		d.Set("tool_calls", jinja.NewList(calls))
+		d.Set("tool_calls", calls)
 	}
 	if m.ToolCallID != "" {
-		d.Set("tool_call_id", jinja.NewString(m.ToolCallID))
+		d.Set("tool_call_id", m.ToolCallID)
 	}
 	if m.Name != "" {
-		d.Set("name", jinja.NewString(m.Name))
+		d.Set("name", m.Name)
 	}
-	return v, nil
+	return d, nil
 }
 
 // value gives the tool in OpenAI's shape: {type, function: {name, description,
 // parameters}}.
-func (t ToolDef) value() (jinja.Value, error) {
-	params, err := jsonValue(t.Parameters)
+func (t ToolDef) value() (any, error) {
+	params, err := jinja.DecodeJSON(t.Parameters)
 	if err != nil {
-		return params, fmt.Errorf("tool %s: parameters: %w", t.Name, err)
+		return nil, fmt.Errorf("tool %s: parameters: %w", t.Name, err)
 	}
 	fn := jinja.NewDict()
-	fn.AsDict().Set("name", jinja.NewString(t.Name))
-	fn.AsDict().Set("description", jinja.NewString(t.Description))
-	fn.AsDict().Set("parameters", params)
+	fn.Set("name", t.Name)
+	fn.Set("description", t.Description)
+	fn.Set("parameters", params)
 	v := jinja.NewDict()
-	v.AsDict().Set("type", jinja.NewString("function"))
-	v.AsDict().Set("function", fn)
+	v.Set("type", "function")
+	v.Set("function", fn)
 	return v, nil
 }

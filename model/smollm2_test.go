@@ -95,7 +95,12 @@ func TestSmolLM2Model(t *testing.T) {
 	_, style, err := m.Template.RenderWithTools(chat, []ToolDef{priceTool}, true)
 	require.NoError(t, err)
 	require.Equal(t, PromptTools, style)
-	require.NoError(t, m.Template.CheckPrefixExtending(toolChat, nil))
+	end, err := TurnEnd(m.Template, m.Tokenizer)
+	require.NoError(t, err)
+	require.Equal(t, "<|im_end|>", end)
+	report := CheckPrefixExtension(m.Template, m.Tokenizer, end)
+	require.Empty(t, report.Breaks)
+	require.Empty(t, report.Refused)
 
 	info, err := Inspect(path)
 	require.NoError(t, err)

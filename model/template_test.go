@@ -1,16 +1,20 @@
 package model
 
 import (
+	"compress/gzip"
 	"encoding/json"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-type probeFile struct {
+// goldenTemplates is what scripts/golden_templates.py wrote.
+type goldenTemplates struct {
 	Conversations []struct {
+		Name     string
 		Messages []struct {
 			Role, Content, Name string
 			Reasoning           string `json:"reasoning_content"`
@@ -30,71 +34,83 @@ type probeFile struct {
 			}
 		}
 	}
-	Templates []struct {
-		File, Template string
-		Special        map[string]string
-		Renders        []struct {
-			Conversation int
-			Generate     bool
-			Text         *string
-			Error        string
-		}
+	Templates []goldenTemplate
+}
+
+type goldenTemplate struct {
+	Origin, File, Template string
+	Special                map[string]string
+	Renders                []struct {
+		Conversation int
+		Generate     bool
+		Vars         map[string]any
+		Text         *string
+		Error        string
 	}
 }
 
-// compareTemplates renders what testdata/probe_template.py rendered.
-func compareTemplates(t *testing.T, path string) {
+func loadGoldenTemplates(t testing.TB) goldenTemplates {
 	t.Helper()
-	data, err := os.ReadFile(path)
+	f, err := os.Open("testdata/templates/golden.json.gz")
 	require.NoError(t, err)
-	var probe probeFile
-	require.NoError(t, json.Unmarshal(data, &probe))
-	require.NotEmpty(t, probe.Templates)
+	defer func() { _ = f.Close() }()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	var g goldenTemplates
+	require.NoError(t, json.NewDecoder(z).Decode(&g))
+	require.Greater(t, len(g.Templates), 100)
+	return g
+}
+
+func (g *goldenTemplates) conversation(i int) (messages []Message, tools []ToolDef) {
+	for _, m := range g.Conversations[i].Messages {
+		msg := Message{Role: m.Role, Content: m.Content, Reasoning: m.Reasoning, ToolCallID: m.ToolCallID, Name: m.Name}
+		for _, call := range m.ToolCalls {
+			msg.ToolCalls = append(msg.ToolCalls, ToolCall{ID: call.ID, Name: call.Function.Name, Arguments: call.Function.Arguments})
+		}
+		messages = append(messages, msg)
+	}
+	for _, d := range g.Conversations[i].Tools {
+		tools = append(tools, ToolDef{Name: d.Function.Name, Description: d.Function.Description, Parameters: d.Function.Parameters})
+	}
+	return messages, tools
+}
+
+// compile gives the template that a list of renderings was made with.
+func (f *goldenTemplate) compile(t testing.TB, vars map[string]any) *ChatTemplate {
+	t.Helper()
+	c, err := NewChatTemplate(f.Template, f.Special)
+	require.NoError(t, err)
+	for k, v := range vars {
+		c, err = c.WithVar(k, v)
+		require.NoError(t, err)
+	}
 	at := time.Date(2025, 3, 7, 9, 5, 2, 0, time.UTC)
-	for _, f := range probe.Templates {
-		t.Run(f.File, func(t *testing.T) {
-			c, err := NewChatTemplate(f.Template, f.Special)
-			require.NoError(t, err)
-			c = c.WithClock(func() time.Time { return at })
+	return c.WithClock(func() time.Time { return at })
+}
+
+// TestTemplateGolden renders what transformers rendered: every template of
+// llama.cpp and TRL and four of our own, over all conversations. Where the
+// reference refuses, so must we.
+func TestTemplateGolden(t *testing.T) {
+	g := loadGoldenTemplates(t)
+	for _, f := range g.Templates {
+		t.Run(f.Origin+"/"+strings.TrimSuffix(f.File, ".jinja"), func(t *testing.T) {
 			for _, r := range f.Renders {
-				conv := probe.Conversations[r.Conversation]
-				var messages []Message
-				for _, m := range conv.Messages {
-					msg := Message{Role: m.Role, Content: m.Content, Reasoning: m.Reasoning, ToolCallID: m.ToolCallID, Name: m.Name}
-					for _, call := range m.ToolCalls {
-						msg.ToolCalls = append(msg.ToolCalls, ToolCall{ID: call.ID, Name: call.Function.Name, Arguments: call.Function.Arguments})
-					}
-					messages = append(messages, msg)
-				}
-				var tools []ToolDef
-				for _, d := range conv.Tools {
-					tools = append(tools, ToolDef{Name: d.Function.Name, Description: d.Function.Description, Parameters: d.Function.Parameters})
-				}
-				got, err := c.render(messages, tools, r.Generate)
-				if r.Text == nil {
-					if err == nil {
-						t.Errorf("conversation %d generate %v: rendered, the reference fails with %q", r.Conversation, r.Generate, r.Error)
-					}
-					continue
-				}
-				if err != nil {
-					t.Errorf("conversation %d generate %v: %v", r.Conversation, r.Generate, err)
-				} else if got != *r.Text {
-					t.Errorf("conversation %d generate %v:\n got %q\nwant %q", r.Conversation, r.Generate, got, *r.Text)
+				messages, tools := g.conversation(r.Conversation)
+				name := g.Conversations[r.Conversation].Name
+				got, err := f.compile(t, r.Vars).render(messages, tools, r.Generate)
+				switch {
+				case r.Text == nil && err == nil:
+					t.Errorf("%s generate %v %v: rendered, the reference fails with %q", name, r.Generate, r.Vars, r.Error)
+				case r.Text == nil:
+				case err != nil:
+					t.Errorf("%s generate %v %v: %v", name, r.Generate, r.Vars, err)
+				case got != *r.Text:
+					n := commonBytes(got, *r.Text)
+					t.Errorf("%s generate %v %v: at byte %d\n got %q\nwant %q", name, r.Generate, r.Vars, n, excerpt(got, n), excerpt(*r.Text, n))
 				}
 			}
 		})
 	}
-}
-
-// TestTemplateGolden runs templates of our own against transformers' renderings.
-func TestTemplateGolden(t *testing.T) { compareTemplates(t, "testdata/templates/cases.json") }
-
-// TestTemplatesAgainstReference runs on templates that are not ours to keep.
-func TestTemplatesAgainstReference(t *testing.T) {
-	path := os.Getenv("SKEIN_TEMPLATE_CASES")
-	if path == "" {
-		t.Skip("set SKEIN_TEMPLATE_CASES to the output of testdata/probe_template.py to run this")
-	}
-	compareTemplates(t, path)
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ardanlabs/jinja"
+	"github.com/skein-rl/skein/model/internal/jinja"
 )
 
 // ToolStyle says how tools were put into a prompt.
@@ -32,7 +32,7 @@ const (
 //   - tool messages become user messages of <tool_response> blocks, adjacent
 //     ones joined, because few templates know the role "tool".
 func (c *ChatTemplate) RenderWithTools(messages []Message, tools []ToolDef, addGenerationPrompt bool) (string, ToolStyle, error) {
-	if c.tools {
+	if c.SupportsTools() {
 		style := NativeTools
 		if len(tools) == 0 {
 			style = NoTools
@@ -108,7 +108,7 @@ func toolSystemText(tools []ToolDef) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		line, err := dumpJSON(v)
+		line, err := jinja.DumpJSON(v)
 		if err != nil {
 			return "", err
 		}
@@ -122,24 +122,16 @@ func toolSystemText(tools []ToolDef) (string, error) {
 // ToolCallText is a call in the Hermes form:
 // <tool_call>\n{"name": ..., "arguments": {...}}\n</tool_call>.
 func ToolCallText(c ToolCall) (string, error) {
-	args, err := jsonValue(c.Arguments)
+	args, err := jinja.DecodeJSON(c.Arguments)
 	if err != nil {
 		return "", fmt.Errorf("tool call %s: arguments: %w", c.Name, err)
 	}
 	v := jinja.NewDict()
-	v.AsDict().Set("name", jinja.NewString(c.Name))
-	v.AsDict().Set("arguments", args)
-	body, err := dumpJSON(v)
+	v.Set("name", c.Name)
+	v.Set("arguments", args)
+	body, err := jinja.DumpJSON(v)
 	if err != nil {
 		return "", err
 	}
 	return "<tool_call>\n" + body + "\n</tool_call>", nil
-}
-
-func dumpJSON(v jinja.Value) (string, error) {
-	out, err := toJSON([]jinja.Value{v}, nil)
-	if err != nil {
-		return "", err
-	}
-	return out.AsString(), nil
 }

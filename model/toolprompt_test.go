@@ -109,35 +109,10 @@ func TestRenderWithToolsUsesTheTemplatesOwn(t *testing.T) {
 	require.False(t, compile(t, "tools {# tools #}{{ 'tools' }}").SupportsTools())
 }
 
-// cases/training.tsv, template: "templates that drop earlier <think> rewrite
-// history, so turn 2 is not an extension of turn 1": detected.
-func TestCheckPrefixExtending(t *testing.T) {
-	chat := []Message{{Role: "user", Content: "1"}, {Role: "assistant", Content: "<think>a</think>one"}, {Role: "user", Content: "2"}, {Role: "assistant", Content: "<think>b</think>two"}, {Role: "user", Content: "3"}}
-	require.NoError(t, compile(t, chatML).CheckPrefixExtending(chat, nil))
-
-	// Calls that replace the generation prompt rewrite it.
-	var rewrite *RewriteError
-	err := templateFile(t, "turns.jinja").CheckPrefixExtending(toolChat, []ToolDef{priceTool})
-	require.ErrorAs(t, err, &rewrite)
-	require.Equal(t, 2, rewrite.Index)
-	require.ErrorContains(t, err, "<|call|>")
-
-	err = templateFile(t, "thinks.jinja").CheckPrefixExtending(chat, nil)
-	require.ErrorAs(t, err, &rewrite)
-	require.Equal(t, 3, rewrite.Index)
-	require.ErrorContains(t, err, "<think>a")
-	// One turn alone is never rewritten.
-	require.NoError(t, templateFile(t, "thinks.jinja").CheckPrefixExtending(chat[:3], nil))
-
-	err = templateFile(t, "strict.jinja").CheckPrefixExtending(chat[1:], nil)
-	require.ErrorIs(t, err, ErrTemplate)
-	require.ErrorContains(t, err, "roles must alternate")
-}
-
 func TestTemplateErrors(t *testing.T) {
 	for source, want := range map[string]string{
 		"{% if x %}":         "compile",
-		"{{ x":               "no }} closes it",
+		"{{ x":               "no }} closes the tag",
 		"a\nb{% raw %}":      "line 2: no endraw",
 		"{{ x | nofilter }}": "", // at rendering
 	} {
@@ -153,8 +128,8 @@ func TestTemplateErrors(t *testing.T) {
 		"{{ x | nofilter }}":                         "nofilter",
 		"{{ raise_exception('no way') }}":            "no way",
 		"{% for i in range(20000000) %}{% endfor %}": "range is longer than 100000",
-		"{{ undefined_thing | tojson }}":             "undefined",
-		"{{ strftime_now('%Q') }}":                   "%Q",
+		"{{ undefined_thing | tojson }}":             "Undefined",
+		"{{ strftime_now(3) }}":                      "one format string",
 		"{{ messages[0].content.nothing() }}":        "",
 		"{{ 1 | tojson(nonsense=1) }}":               "nonsense",
 	} {
@@ -164,19 +139,16 @@ func TestTemplateErrors(t *testing.T) {
 	}
 	_, err := compile(t, chatML).Render([]Message{{Role: "assistant", ToolCalls: []ToolCall{{Name: "f", Arguments: json.RawMessage(`{"a": 1,`)}}}}, nil, false)
 	require.ErrorContains(t, err, "message 0 (assistant): tool call 0 (f): arguments: not JSON")
-	_, err = jsonValue(json.RawMessage(strings.Repeat("[", 5000)))
-	require.ErrorContains(t, err, "nested deeper")
-	_, err = jsonValue(json.RawMessage(`{} {}`))
-	require.ErrorContains(t, err, "text after")
-	_, err = jsonValue(json.RawMessage(`12345678901234567890`))
-	require.ErrorContains(t, err, "64 bits")
+	_, err = compile(t, chatML).WithVar("f", func() {})
+	require.ErrorContains(t, err, "variable f")
 }
 
 func TestTemplateVariables(t *testing.T) {
 	c := compile(t, "{% if enable_thinking is defined and not enable_thinking %}off{% endif %}{{ strftime_now('%Y') }}")
 	at := func() time.Time { return time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC) }
-	d := c.WithVar("enable_thinking", false).WithClock(at)
-	got, err := d.Render(nil, nil, false)
+	d, err := c.WithVar("enable_thinking", false)
+	require.NoError(t, err)
+	got, err := d.WithClock(at).Render(nil, nil, false)
 	require.NoError(t, err)
 	require.Equal(t, "off1999", got)
 	got, err = c.WithClock(at).Render(nil, nil, false)
@@ -184,17 +156,61 @@ func TestTemplateVariables(t *testing.T) {
 	require.Equal(t, "1999", got, "the original is unchanged")
 }
 
+// Rendering ends whatever the template does: every one of these would run for
+// hours, fill the memory or overflow the stack.
+func TestRunawayTemplatesEnd(t *testing.T) {
+	for name, source := range map[string]string{
+		"nested loops":  "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+		"output":        "{% for a in range(100000) %}{{ 'x' * 100000 }}{% endfor %}",
+		"doubling":      "{% set ns = namespace(s='x') %}{% for a in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+		"doubling list": "{% set ns = namespace(s=[1]) %}{% for a in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+		"shared list":   "{% set ns = namespace(s=[1]) %}{% for a in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+		"shared json":   "{% set ns = namespace(s=[1]) %}{% for a in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s | tojson }}",
+		"shared equal":  "{% set ns = namespace(s=[1], t=[1]) %}{% for a in range(100) %}{% set ns.s = [ns.s, ns.s] %}{% set ns.t = [ns.t, ns.t] %}{% endfor %}{{ ns.s == ns.t }}",
+		"deep list":     "{% set ns = namespace(s=[1]) %}{% for a in range(100000) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}",
+		"cycle":         "{% set ns = namespace() %}{% set ns.s = ns %}{{ ns }}",
+		"repeat":        "{{ 'x' * 1000000000000 }}",
+		"repeat list":   "{{ [1] * 1000000000000 }}",
+		"pad":           "{{ 'x'.ljust(1000000000000) }}",
+		"format":        "{{ '{:1000000000}'.format(1) }}",
+		"replace":       "{{ ('x' * 100000).replace('x', 'y' * 100000) }}",
+		"power":         "{{ 10 ** 100000000 }}",
+		"macro":         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+		"loop":          "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}",
+		"brackets":      "{{ " + strings.Repeat("(", 100000) + " }}",
+		"minuses":       "{{ " + strings.Repeat("-", 100000) + "1 }}",
+		"ifs":           strings.Repeat("{% if 1 %}", 100000),
+		"elifs":         "{% if 0 %}" + strings.Repeat("{% elif 0 %}", 100000) + "{% endif %}",
+		"file":          "{% include '/etc/passwd' %}",
+		"import":        "{% import 'x' as y %}",
+		"class":         "{{ ''.__class__.__mro__ }}",
+		"overflow":      "{{ 9223372036854775807 + 1 }}",
+		"batch":         "{{ [1] | batch(10000000000, 0) }}",
+		"indent":        "{{ [1] | tojson(indent=1000000000) }}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			c, err := NewChatTemplate(source, nil)
+			if err == nil {
+				_, err = c.Render(nil, nil, false)
+			}
+			require.ErrorIs(t, err, ErrTemplate)
+			require.Less(t, time.Since(start), 20*time.Second)
+		})
+	}
+}
+
 func FuzzTemplate(f *testing.F) {
-	for _, s := range []string{chatML, "{% raw %}{{ x }}{% endraw %}", "{{ {'a': {}} }}", "{#- c -#}", "{%- if tools %}{{ tools|tojson }}{% endif %}", "{{ '\\x41\\'' }}", "{{"} {
+	for _, g := range loadGoldenTemplates(f).Templates[:40] {
+		f.Add(g.Template)
+	}
+	for _, s := range []string{chatML, "{% raw %}{{ x }}{% endraw %}", "{{ {'a': {}} }}", "{#- c -#}", "{%- if tools %}{{ tools|tojson }}{% endif %}", "{{ '\\x41\\'' }}", "{{", "{{ [1,2,3][::-1] }}", "{{ '%s' % x }}", "{{ '{:>3}'.format(2) }}"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, source string) {
-		if len(source) > 500 || strings.Contains(source, "for") || strings.Contains(source, "macro") || strings.Contains(source, "*") {
-			return // loops and powers may take long by design
-		}
 		c, err := NewChatTemplate(source, nil)
 		if err == nil {
-			_, _ = c.Render([]Message{{Role: "user", Content: "x"}}, nil, true)
+			_, _ = c.Render([]Message{{Role: "user", Content: "x"}, {Role: "assistant", Content: "y", ToolCalls: []ToolCall{{Name: "f"}}}}, nil, true)
 		}
 	})
 }

@@ -34,7 +34,9 @@ func TestTemplateOnlyEverAppends(t *testing.T) {
 		{Role: "assistant", Content: "51"},
 	}
 	tools := []model.ToolDef{{Name: "price", Description: "price of one", Parameters: []byte(`{"type":"object"}`)}}
-	require.NoError(t, m.Template.CheckPrefixExtending(conversation, tools))
+	breaks, err := m.Template.CheckPrefix(conversation, tools, "<|im_end|>")
+	require.NoError(t, err)
+	require.Empty(t, breaks)
 	text, err := m.Template.Render(conversation, tools, true)
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(text, "<|im_start|>system\ntools: price<|im_end|>"), text)
