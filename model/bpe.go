@@ -12,8 +12,8 @@ type bpe struct {
 	// raw words are bytes that stand for runes of the byte-level alphabet;
 	// otherwise words are text.
 	raw    bool
-	byteID [256]int32 // raw: token of a byte, -1 = none
-	vocab  map[string]int32
+	byteID [256]int32       // raw: token of a byte, -1 = none
+	vocab  map[string]int32 // tokens of single characters
 	merges map[uint64]bpeMerge
 	// whole, when set, maps a whole word to its token before any merging
 	// (ignore_merges).
@@ -31,12 +31,13 @@ type bpeMerge struct{ rank, id int32 }
 func pairKey(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
 
 // newBPE compiles a model. raw is allowed when words come from a ByteLevel step.
-func newBPE(m *bpeSpec, raw bool) (*bpe, error) {
+// Special tokens are not made from text.
+func newBPE(m *bpeSpec, raw bool, special []bool) (*bpe, error) {
 	if m.Dropout != nil && *m.Dropout != 0 {
 		return nil, fmt.Errorf("dropout %v is not implemented", *m.Dropout)
 	}
 	p := &bpe{
-		unk: -1, fuseUnk: m.FuseUnk, merges: make(map[uint64]bpeMerge, len(m.Merges)), vocab: m.Vocab,
+		unk: -1, fuseUnk: m.FuseUnk, merges: make(map[uint64]bpeMerge, len(m.Merges)), vocab: map[string]int32{},
 		prefix: or(m.Prefix, ""), suffix: or(m.Suffix, ""),
 	}
 	p.raw = raw && p.prefix == "" && p.suffix == "" && !m.ByteFallback
@@ -49,8 +50,14 @@ func newBPE(m *bpeSpec, raw bool) (*bpe, error) {
 	}
 	for b := range 256 {
 		p.byteID[b] = -1
-		if id, ok := m.Vocab[string(byteToRune[b])]; ok {
+		if id, ok := m.Vocab[string(byteToRune[b])]; ok && !special[id] {
 			p.byteID[b] = id
+		}
+	}
+	around := utf8.RuneCountInString(p.prefix) + utf8.RuneCountInString(p.suffix)
+	for tok, id := range m.Vocab {
+		if !p.raw && len(tok) <= (1+around)*utf8.UTFMax && utf8.RuneCountInString(tok) <= 1+around && !special[id] {
+			p.vocab[tok] = id
 		}
 	}
 	if m.ByteFallback {
@@ -70,13 +77,17 @@ func newBPE(m *bpeSpec, raw bool) (*bpe, error) {
 		p.merges[pairKey(a, b)] = bpeMerge{rank: int32(rank), id: id}
 	}
 	if m.IgnoreMerges {
-		p.whole = m.Vocab
-		if p.raw {
-			p.whole = make(map[string]int32, len(m.Vocab))
-			for tok, id := range m.Vocab {
-				if b, ok := rawBytes(tok); ok {
-					p.whole[string(b)] = id
+		p.whole = make(map[string]int32, len(m.Vocab))
+		for tok, id := range m.Vocab {
+			if p.raw {
+				b, ok := rawBytes(tok)
+				if !ok {
+					continue
 				}
+				tok = string(b)
+			}
+			if !special[id] {
+				p.whole[tok] = id
 			}
 		}
 	}

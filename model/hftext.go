@@ -10,6 +10,7 @@ import (
 
 const (
 	hfTokenizerFile = "tokenizer.json"
+	spmFile         = "tokenizer.model" // SentencePiece's, read when there is no tokenizer.json
 	hfTokConfigFile = "tokenizer_config.json"
 	hfTemplateFile  = "chat_template.jinja"
 )
@@ -30,6 +31,16 @@ func openTextFS(fsys fs.FS) (*Tokenizer, *ChatTemplate, error) {
 	conf, err := optionalFile(fsys, hfTokConfigFile)
 	if err != nil {
 		return nil, nil, err
+	}
+	if tok == nil {
+		if data, err = optionalFile(fsys, spmFile); err != nil {
+			return nil, nil, err
+		}
+		if data != nil {
+			if tok, err = parseTokenizerModel(data, conf); err != nil {
+				return nil, nil, err
+			}
+		}
 	}
 	var raw map[string]json.RawMessage
 	if conf != nil {

@@ -113,8 +113,8 @@ func buildPre(raw json.RawMessage) ([]preStep, error) {
 }
 
 // patternStep isolates the matches of a pattern of ours.
-func patternStep(pattern string) preStep {
-	re, err := compilePattern(pattern)
+func patternStep(source string) preStep {
+	re, err := compilePattern(source)
 	if err != nil {
 		panic("model: constant pattern: " + err.Error())
 	}
@@ -295,24 +295,27 @@ func splitStep(find func(string) []span, behavior splitBehavior, invert bool) pr
 }
 
 // spanFinder finds a pattern.
-func spanFinder(re *regexp2.Regexp) func(string) []span {
+func spanFinder(re *pattern) func(string) []span {
 	return func(s string) []span { return matchSpans(re, s) }
 }
 
 // matchSpans cuts the piece into matches and the text between them.
-func matchSpans(re *regexp2.Regexp, piece string) []span {
+func matchSpans(p *pattern, piece string) []span {
 	runes := make([]rune, 0, len(piece))
 	offsets := make([]int, 0, len(piece)+1)
 	for i := 0; i < len(piece); {
 		r, n := utf8.DecodeRuneInString(piece[i:])
-		runes = append(runes, shadow(r))
+		if !p.literal {
+			r = shadow(r)
+		}
+		runes = append(runes, r)
 		offsets = append(offsets, i)
 		i += n
 	}
 	offsets = append(offsets, len(piece))
 	var spans []span
 	at := 0
-	err := re.FindRunesMatches(runes, 0, func(v regexp2.MatchView) bool {
+	err := p.re.FindRunesMatches(runes, 0, func(v regexp2.MatchView) bool {
 		start, n, _ := v.GroupRange(0)
 		if n == 0 {
 			return true // an empty match cuts nothing
@@ -327,7 +330,7 @@ func matchSpans(re *regexp2.Regexp, piece string) []span {
 	})
 	if err != nil {
 		// No timeout and no stack limit are set, so no error is left.
-		panic(fmt.Sprintf("model: pre-tokenizer pattern %s: %v", re, err))
+		panic(fmt.Sprintf("model: pre-tokenizer pattern %s: %v", p.re, err))
 	}
 	if at < len(piece) {
 		spans = append(spans, span{at, len(piece), false})

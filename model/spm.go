@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -39,9 +40,12 @@ type sentencePiece struct {
 	// transformers' "legacy" tokenizers and llama.cpp do.
 	everyStretch bool
 	collapse     bool // spaces at the ends go, runs become one (remove_extra_whitespaces)
-	extra        []AddedToken
-	before       []int32 // what WithSpecials puts around a text
-	after        []int32
+	// userMerged pieces are looked for after normalising, without a prefix of
+	// their own, as in SentencePiece; otherwise in the text as it is.
+	userMerged bool
+	extra      []AddedToken
+	before     []int32 // what WithSpecials puts around a text
+	after      []int32
 }
 
 // spec spells the model out as a tokenizer.json that encodes as SentencePiece
@@ -70,12 +74,17 @@ func (m sentencePiece) spec() (tokenizerSpec, error) {
 		b.Merges = m.merges(b.Vocab)
 		spec.Model.BPE = b
 	}
+	var users []string
 	for i, p := range m.pieces {
 		switch p.kind {
 		case pieceControl, pieceUnknown:
 			spec.AddedTokens = append(spec.AddedTokens, AddedToken{ID: int32(i), Content: p.text, Special: true})
 		case pieceUser:
-			spec.AddedTokens = append(spec.AddedTokens, AddedToken{ID: int32(i), Content: p.text})
+			if m.userMerged && m.prefix {
+				users = append(users, p.text)
+				continue
+			}
+			spec.AddedTokens = append(spec.AddedTokens, AddedToken{ID: int32(i), Content: p.text, Normalized: m.userMerged})
 		}
 	}
 	for _, a := range m.extra {
@@ -87,6 +96,11 @@ func (m sentencePiece) spec() (tokenizerSpec, error) {
 		}
 	}
 	m.pipeline(&spec)
+	if len(users) > 0 {
+		if err := m.isolate(&spec, users); err != nil {
+			return spec, err
+		}
+	}
 	post, err := templatePost(m.before, m.after, func(id int32) string {
 		if int(id) < len(m.pieces) {
 			return m.pieces[id].text
@@ -99,11 +113,7 @@ func (m sentencePiece) spec() (tokenizerSpec, error) {
 
 // pipeline sets the steps around the model.
 func (m sentencePiece) pipeline(spec *tokenizerSpec) {
-	scheme := "first"
-	if m.everyStretch {
-		scheme = "always"
-	}
-	meta := fmt.Sprintf(`{"type":"Metaspace","replacement":"▁","prepend_scheme":%q,"split":false}`, scheme)
+	const meta = `{"type":"Metaspace","replacement":"▁","prepend_scheme":"first","split":false}`
 	var norms []string
 	if len(m.charsmap) > 0 {
 		c, _ := json.Marshal(m.charsmap) // []byte always marshals
@@ -117,9 +127,13 @@ func (m sentencePiece) pipeline(spec *tokenizerSpec) {
 	if legacy {
 		norms = append(norms, `{"type":"Prepend","prepend":"▁"}`)
 	}
-	if !m.prefix || legacy {
+	if !m.prefix || legacy || m.collapse {
 		norms = append(norms, `{"type":"Replace","pattern":{"String":" "},"content":"▁"}`)
-	} else {
+	}
+	if m.collapse { // a ▁ that ends the text is a space too
+		norms = append(norms, `{"type":"Replace","pattern":{"Regex":"▁+\\z"},"content":""}`)
+	}
+	if m.prefix && !legacy {
 		spec.PreTokenizer = json.RawMessage(meta)
 	}
 	if len(norms) > 0 {
@@ -134,6 +148,36 @@ func (m sentencePiece) pipeline(spec *tokenizerSpec) {
 		decs = append(decs, `{"type":"Strip","content":" ","start":1,"stop":0}`)
 	}
 	spec.Decoder = json.RawMessage(`{"type":"Sequence","decoders":[` + strings.Join(decs, ",") + `]}`)
+}
+
+// isolate makes the pre-tokenizer cut user-defined pieces out, longest first;
+// the model then takes each one whole.
+func (m sentencePiece) isolate(spec *tokenizerSpec, users []string) error {
+	slices.SortStableFunc(users, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	for i, u := range users {
+		users[i] = escapePattern(u)
+	}
+	var steps []string
+	if !isNull(spec.PreTokenizer) {
+		steps = append(steps, string(spec.PreTokenizer))
+	}
+	spec.PreTokenizer = json.RawMessage(sequence(append(steps, split(strings.Join(users, "|")))...))
+	if spec.Model.BPE != nil {
+		spec.Model.BPE.IgnoreMerges = true
+		return nil
+	}
+	return errors.New("user-defined pieces of a Unigram model with a prefix are not implemented")
+}
+
+func escapePattern(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if strings.ContainsRune(`\.+*?()[]{}|^$/-`, r) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
 }
 
 // merges lists every way to join two normal pieces into a third, best score

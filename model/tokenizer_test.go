@@ -45,16 +45,24 @@ func compareWithReference(t *testing.T, file, cases string) {
 	require.NoError(t, err)
 	tok, err := ParseTokenizer(data)
 	require.NoError(t, err)
-	var want struct {
-		Encode []tokenizerCase
-		Decode []struct {
-			IDs     []int32
-			Decoded string
-		}
-	}
+	var want referenceCases
 	data, err = os.ReadFile(cases)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(data, &want))
+	compareCases(t, tok, want)
+}
+
+// referenceCases is what testdata/probe_tokenizer.py writes.
+type referenceCases struct {
+	Encode []tokenizerCase
+	Decode []struct {
+		IDs     []int32
+		Decoded string
+	}
+}
+
+func compareCases(t *testing.T, tok *Tokenizer, want referenceCases) {
+	t.Helper()
 	require.NotEmpty(t, want.Encode)
 	bad := 0
 	for _, c := range want.Encode {

@@ -315,7 +315,7 @@ func (v *ggufVocab) wordPiece() (spec tokenizerSpec, err error) {
 			}
 			fallthrough
 		default:
-			if word, ok := strings.CutPrefix(tok, "▁"); ok {
+			if word, ok := strings.CutPrefix(tok, "▁"); ok && word != "" {
 				tok = word
 			} else {
 				tok = "##" + tok

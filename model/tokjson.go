@@ -307,15 +307,15 @@ func (t *Tokenizer) setModel() (err error) {
 		last := len(t.pre) - 1
 		bytesLast := last >= 0 && isByteLevelStep(t.spec.PreTokenizer)
 		var b *bpe
-		if b, err = newBPE(m.BPE, bytesLast); err == nil && b.raw {
+		if b, err = newBPE(m.BPE, bytesLast, t.special); err == nil && b.raw {
 			t.pre = t.pre[:last] // the model reads bytes itself
 		}
 		t.raw = b != nil && b.raw && len(t.norm) == 0
 		t.model = b
 	case m.Unigram != nil:
-		t.model, err = newUnigram(m.Unigram)
+		t.model, err = newUnigram(m.Unigram, t.special)
 	case m.WordPiece != nil:
-		t.model, err = newWordPiece(m.WordPiece)
+		t.model, err = newWordPiece(m.WordPiece, t.special)
 	}
 	return err
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/dlclark/regexp2/v2"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -120,8 +119,8 @@ func buildNorm(raw json.RawMessage) ([]normStep, error) {
 }
 
 // replacer replaces every match of a {"String"} or {"Regex"} pattern.
-func replacer(where string, pattern json.RawMessage, content string) (func(string) string, error) {
-	lit, re, err := parsePattern(where, pattern)
+func replacer(where string, source json.RawMessage, content string) (func(string) string, error) {
+	lit, re, err := parsePattern(where, source)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +141,7 @@ func replacer(where string, pattern json.RawMessage, content string) (func(strin
 }
 
 // parsePattern reads {"String": ...} or {"Regex": ...}; re is nil for the first.
-func parsePattern(where string, raw json.RawMessage) (literal string, re *regexp2.Regexp, err error) {
+func parsePattern(where string, raw json.RawMessage) (literal string, re *pattern, err error) {
 	var p struct{ Regex, String *string }
 	if err := json.Unmarshal(raw, &p); err != nil || (p.Regex == nil) == (p.String == nil) {
 		return "", nil, fmt.Errorf("%s: pattern %s is neither {\"Regex\": ...} nor {\"String\": ...}", where, raw)

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/dlclark/regexp2/v2"
 )
@@ -17,25 +18,49 @@ var foldings = strings.NewReplacer(
 	`(?i:[sdmt]|ll|ve|re)`, `(?:[sS\u017FdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])`,
 )
 
-// compilePattern compiles a pattern of tokenizer.json. What the reference's
-// engine (Oniguruma with Ruby's syntax) and regexp2 read differently is
-// translated or refused by name.
-func compilePattern(p string) (*regexp2.Regexp, error) {
-	q, err := translatePattern(foldings.Replace(p))
+// pattern is a compiled pattern of tokenizer.json.
+type pattern struct {
+	re *regexp2.Regexp
+	// literal patterns name code points beyond ASCII, and spell out what Go's
+	// tables lack of a category; others see stand-ins for these code points.
+	literal bool
+}
+
+// compilePattern compiles a pattern. What the reference's engine (Oniguruma
+// with Ruby's syntax) and regexp2 read differently is translated or refused by
+// name.
+func compilePattern(p string) (*pattern, error) {
+	c := &pattern{literal: strings.ContainsFunc(p, func(r rune) bool { return r >= 0x80 }) || strings.Contains(p, `\u`) || strings.Contains(p, `\x`)}
+	q, err := translatePattern(foldings.Replace(p), c.literal)
 	if err != nil {
 		return nil, fmt.Errorf("pattern %q: %w", p, err)
 	}
-	re, err := regexp2.Compile(q, regexp2.OptionMaxBacktrackingStackSize(-1))
-	if err != nil {
+	if c.re, err = regexp2.Compile(q, regexp2.OptionMaxBacktrackingStackSize(-1)); err != nil {
 		return nil, fmt.Errorf("pattern %q: %w", p, err)
 	}
-	return re, nil
+	return c, nil
+}
+
+// newerRanges spells the code points of a category ("L", "Lu") that Go's tables
+// don't have in it, as members of a class.
+func newerRanges(category string) string {
+	var b strings.Builder
+	for _, r := range shadowRanges {
+		if unicode.Is(unicode.Categories[category], r.as) && !unicode.Is(unicode.Categories[category], r.lo) {
+			b.WriteRune(r.lo)
+			if r.hi > r.lo {
+				b.WriteByte('-')
+				b.WriteRune(r.hi)
+			}
+		}
+	}
+	return b.String()
 }
 
 // knownEscapes mean the same to both engines.
-const knownEscapes = `pPsSdDrntvfAz\.+*?()[]{}|^$/-,'"!#%&:;<=>@_~` + "`"
+const knownEscapes = `pPsSrntvfAz\.+*?()[]{}|^$/-,'"!#%&:;<=>@_~` + "`"
 
-func translatePattern(p string) (string, error) {
+func translatePattern(p string, literal bool) (string, error) {
 	refuse := func(what string) (string, error) { return "", fmt.Errorf("%s is not implemented", what) }
 	var b strings.Builder
 	inClass, classStart := false, 0
@@ -58,12 +83,38 @@ func translatePattern(p string) (string, error) {
 					return refuse(fmt.Sprintf("escape %.4s", rest))
 				}
 				end += n
+			case e == 'd' && literal && inClass:
+				b.WriteString(`\d` + newerRanges("Nd"))
+				i = end - 1
+				continue
+			case e == 'd' && literal:
+				b.WriteString(`[\d` + newerRanges("Nd") + `]`)
+				i = end - 1
+				continue
+			case e == 'd':
 			case e == 'p', e == 'P':
-				close := strings.IndexByte(rest, '}')
-				if len(rest) < 3 || rest[2] != '{' || close < 0 {
+				shut := strings.IndexByte(rest, '}')
+				if len(rest) < 3 || rest[2] != '{' || shut < 0 {
 					return refuse(fmt.Sprintf("escape %.4s", rest))
 				}
-				end = i + close + 1
+				name := rest[3:shut]
+				if unicode.Categories[name] == nil {
+					return refuse(fmt.Sprintf("escape \\%c{%s} (have general categories)", e, name))
+				}
+				end = i + shut + 1
+				if !literal {
+					break
+				}
+				if e == 'P' {
+					return refuse("\\P beside literals beyond ASCII")
+				}
+				members := p[i:end] + newerRanges(name)
+				if !inClass {
+					members = "[" + members + "]"
+				}
+				b.WriteString(members)
+				i = end - 1
+				continue
 			case e < 0x80 && strings.IndexByte(knownEscapes, e) < 0:
 				return refuse(fmt.Sprintf("escape \\%c", e))
 			}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -22,7 +23,7 @@ type unigram struct {
 
 const unkPenalty = 10
 
-func newUnigram(m *unigramSpec) (*unigram, error) {
+func newUnigram(m *unigramSpec, special []bool) (*unigram, error) {
 	u := &unigram{unk: -1, vocab: make(map[string]int32, len(m.Vocab)), scores: make([]float64, len(m.Vocab))}
 	if m.UnkID != nil {
 		if *m.UnkID < 0 || int(*m.UnkID) >= len(m.Vocab) {
@@ -36,8 +37,8 @@ func newUnigram(m *unigramSpec) (*unigram, error) {
 			return nil, fmt.Errorf("vocab entry %d %q has score %v", i, p.Piece, p.Score)
 		}
 		u.scores[i], low = p.Score, min(low, p.Score)
-		u.vocab[p.Piece] = int32(i)
-		if p.Piece != "" {
+		if p.Piece != "" && !special[i] { // special tokens are not made from text
+			u.vocab[p.Piece] = int32(i)
 			u.trie.add(p.Piece, int32(i))
 		}
 	}
@@ -45,6 +46,9 @@ func newUnigram(m *unigramSpec) (*unigram, error) {
 	u.unkScore = low - unkPenalty
 	if m.ByteFallback {
 		u.fallback = byteTokens(u.vocab)
+	}
+	if len(u.trie.id) == 0 {
+		return nil, errors.New("no token can be made from text")
 	}
 	return u, nil
 }

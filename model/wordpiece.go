@@ -16,8 +16,8 @@ type wordPiece struct {
 	longest int // bytes of the longest token
 }
 
-func newWordPiece(m *wordPieceSpec) (*wordPiece, error) {
-	w := &wordPiece{vocab: m.Vocab, prefix: or(m.Prefix, "##"), maxLen: or(m.MaxChars, 100)}
+func newWordPiece(m *wordPieceSpec, special []bool) (*wordPiece, error) {
+	w := &wordPiece{vocab: make(map[string]int32, len(m.Vocab)), prefix: or(m.Prefix, "##"), maxLen: or(m.MaxChars, 100)}
 	name := or(m.Unk, "[UNK]")
 	id, ok := m.Vocab[name]
 	if !ok {
@@ -27,7 +27,11 @@ func newWordPiece(m *wordPieceSpec) (*wordPiece, error) {
 	if w.maxLen < 1 || w.maxLen > 10_000 {
 		return nil, fmt.Errorf("max_input_chars_per_word %d, want 1 to 10000", w.maxLen)
 	}
-	for tok := range m.Vocab {
+	for tok, id := range m.Vocab {
+		if special[id] { // not made from text
+			continue
+		}
+		w.vocab[tok] = id
 		w.longest = max(w.longest, len(tok))
 	}
 	return w, nil
