@@ -54,10 +54,10 @@ func (s *scheduler) wave(budget int) (rows []model.PrefillRow, moved bool, faile
 	for _, i := range todo {
 		sl := &s.slots[i]
 		if !sl.valid() {
-			donor, have := s.donor(i)
-			if s.worthWaiting(i, have, ahead) {
+			if s.worthWaiting(i, ahead) {
 				continue
 			}
+			donor, have := s.donor(i, nil)
 			if err := s.reuse(i, donor, have); err != nil {
 				failed = append(failed, s.evict(i, err))
 				continue
@@ -77,12 +77,16 @@ func (s *scheduler) wave(budget int) (rows []model.PrefillRow, moved bool, faile
 	return rows, moved, failed
 }
 
-// donor is the slot that caches most of what slot i needs, its own if equal.
-func (s *scheduler) donor(i int) (donor, have int) {
+// donor is the slot that caches most of what slot i needs, its own if equal,
+// some slots left aside.
+func (s *scheduler) donor(i int, aside []int) (donor, have int) {
 	r := s.slots[i].req
 	want := r.seq[:len(r.seq)-1]
 	donor, have = i, s.shared(i, r.bind.epoch, want)
 	for j := range s.slots {
+		if slices.Contains(aside, j) {
+			continue
+		}
 		if n := s.shared(j, r.bind.epoch, want); n > have {
 			donor, have = j, n
 		}
@@ -90,14 +94,22 @@ func (s *scheduler) donor(i int) (donor, have int) {
 	return donor, have
 }
 
-// worthWaiting says whether one of the slots under way will cache markedly more
-// of what slot i needs than is cached now.
-func (s *scheduler) worthWaiting(i, have int, ahead []int) bool {
+// worthWaiting says whether one of the slots under way has yet to compute what
+// slot i can copy then, and that is markedly more than all others cache.
+func (s *scheduler) worthWaiting(i int, ahead []int) bool {
+	if len(ahead) == 0 {
+		return false
+	}
 	r := s.slots[i].req
 	want := r.seq[:len(r.seq)-1]
+	_, have := s.donor(i, ahead)
 	return slices.ContainsFunc(ahead, func(j int) bool {
 		o := s.slots[j].req
-		return o.bind == r.bind && !s.slots[j].mixed && commonPrefix(o.seq[:len(o.seq)-1], want) >= have+shareGain
+		if o.bind != r.bind || s.slots[j].mixed {
+			return false
+		}
+		common := commonPrefix(o.seq[:len(o.seq)-1], want)
+		return common > len(s.slots[j].ids) && common >= have+shareGain
 	})
 }
 
