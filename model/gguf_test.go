@@ -287,6 +287,11 @@ func FuzzGGUF(f *testing.F) {
 	g := tinyGGUF(f, m)
 	addTokenizer(&g, 61)
 	f.Add(g.bytes()[:4096])
+	for _, name := range []string{"phi3", "qwen3moe"} {
+		data, err := os.ReadFile(filepath.Join("testdata/gguf", name+".gguf"))
+		require.NoError(f, err)
+		f.Add(data)
+	}
 	f.Add(ggufFile{tensors: []ggufTensor{{"w", 2, []int{1, 32}, make([]byte, 18)}}}.bytes())
 	f.Add(ggufFile{meta: map[string]any{"a": []int32{1, 2}, "general.alignment": 64}}.bytes())
 	f.Add([]byte("GGUF\x03\x00\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"))

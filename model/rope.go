@@ -23,8 +23,8 @@ type RopeScaling struct {
 	AttentionFactor float64   `json:"attention_factor,omitempty"`
 	ShortFactor     []float64 `json:"short_factor,omitempty"` // longrope, [rotary/2]
 	LongFactor      []float64 `json:"long_factor,omitempty"`  // longrope
-	// Long: contexts beyond OriginalMaxPositions are served. It decides for
-	// dynamic and longrope, once for the whole model, which frequencies hold at
+	// Long: contexts beyond OriginalMaxPositions are served; see
+	// WithLongContext. It decides for dynamic and longrope, once for the whole model, which frequencies hold at
 	// every position; otherwise cached keys of one sequence would have been
 	// rotated by different tables as it grew.
 	Long bool `json:"long,omitempty"`
