@@ -103,7 +103,8 @@ def word_piece(lowercase, strip_accents=None):
     tok.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip_accents)
     tok.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tok.decoder = decoders.WordPiece()
-    tok.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=900, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False, limit_alphabet=400))
+    # GGUF writes "word" as "▁word" and "##ing" as "ing".
+    tok.train_from_iterator([c.replace("▁", " ") for c in CORPUS], trainers.WordPieceTrainer(vocab_size=900, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False, limit_alphabet=400))
     tok.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return tok
 
