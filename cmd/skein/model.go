@@ -16,9 +16,9 @@ import (
 func newModel(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "model",
-		Short: "Get and inspect models, export trained adapters",
+		Short: "Get, inspect, convert and compare models, export trained adapters",
 	}
-	cmd.AddCommand(newModelPull(g), newModelInspect(g), newModelExportAdapter(g))
+	cmd.AddCommand(newModelPull(g), newModelInspect(g), newModelConvert(g), newModelMerge(g), newModelDiff(g), newModelExportAdapter(g))
 	return cmd
 }
 
@@ -100,17 +100,25 @@ type modelReport struct {
 	Training int64  `json:"training_bytes"`
 }
 
-// inspectModel accepts a path or a reference in the cache.
-func inspectModel(name string) (*model.Info, error) {
+// modelPath accepts a path or a reference in the cache.
+func modelPath(name string) (string, error) {
 	if _, err := os.Stat(name); err == nil {
-		return model.Inspect(name)
+		return name, nil
 	}
 	if name == project.EmbeddedTiny {
-		return nil, fmt.Errorf("%s is inside this binary, not a file: skein model export-adapter --save-base writes it as one", name)
+		return "", fmt.Errorf("%s is inside this binary, not a file: skein model export-adapter --save-base writes it as one", name)
 	}
 	path, ok, err := hub.Cached(name, "")
 	if err != nil || !ok {
-		return nil, fmt.Errorf("%s: no such file or folder, and not a pulled reference: pull it with skein model pull", name)
+		return "", fmt.Errorf("%s: no such file or folder, and not a pulled reference: pull it with skein model pull", name)
+	}
+	return path, nil
+}
+
+func inspectModel(name string) (*model.Info, error) {
+	path, err := modelPath(name)
+	if err != nil {
+		return nil, err
 	}
 	return model.Inspect(path)
 }
