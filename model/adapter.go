@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"lukechampine.com/blake3"
 )
@@ -171,8 +172,9 @@ func LoadAdapter(dir string, c Config) (*Adapter, error) {
 	a := &Adapter{LoRA: lora, BaseDigest: st.Metadata[metaBase], Params: make([]float32, layout.Size())}
 	want := make(map[string]bool, len(layout))
 	for _, p := range layout {
-		want[p.Name] = true
-		if err := st.ReadF32(p.Name, p.Shape, a.Params[p.Offset:p.Offset+p.Len()]); err != nil {
+		name := peftName(st, c, p.Name)
+		want[name] = true
+		if err := st.ReadF32(name, p.Shape, a.Params[p.Offset:p.Offset+p.Len()]); err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", ErrAdapter, path, err)
 		}
 	}
@@ -185,4 +187,18 @@ func LoadAdapter(dir string, c Config) (*Adapter, error) {
 		return nil, fmt.Errorf("model: %s: %w", path, err)
 	}
 	return a, nil
+}
+
+// peftName is a layout's name as the file has it: adapters trained on a
+// multimodal Gemma 3 name the text model inside.
+func peftName(st *SafeTensors, c Config, name string) string {
+	const pre = "base_model.model.model."
+	if inner, ok := strings.CutPrefix(name, pre); ok && c.ModelType == "gemma3_text" && !st.Has(name) {
+		for _, multimodal := range []string{pre + "language_model.", "base_model.model.language_model.model."} {
+			if st.Has(multimodal + inner) {
+				return multimodal + inner
+			}
+		}
+	}
+	return name
 }

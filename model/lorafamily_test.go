@@ -1,6 +1,7 @@
 package model
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ func TestFamilyAdapters(t *testing.T) {
 				require.True(t, a.LoRA.Equal(LoRAConfig{Rank: a.LoRA.Rank, Alpha: a.LoRA.Alpha, RSLoRA: a.LoRA.RSLoRA, Targets: []string{AllLinear}}.Resolve(m.Config)))
 			}
 			dir := t.TempDir()
+			if out := os.Getenv("SKEIN_SAVE_OUT"); out != "" { // see TestSaveFamilies
+				dir = filepath.Join(out, name, "adapter")
+			}
 			require.NoError(t, a.Save(dir, m.Config, name))
 			b, err := LoadAdapter(dir, m.Config)
 			require.NoError(t, err)
@@ -82,4 +86,28 @@ func TestLoRATargets(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(layout[0].Name, "layers.0.self_attn.qkv_proj.lora_A.weight"))
 	require.Equal(t, []int{2*kvDim(phi) + qDim(phi), 2}, layout[1].Shape)
+}
+
+// An adapter that peft trained on a multimodal Gemma 3 names the text model
+// inside.
+func TestMultimodalGemmaAdapter(t *testing.T) {
+	c := openFamily(t, "gemma3").Config
+	want, err := LoadAdapter(filepath.Join(familiesDir, "gemma3"), c)
+	require.NoError(t, err)
+	layout, err := LoRALayout(c, want.LoRA)
+	require.NoError(t, err)
+	for _, prefix := range []string{"base_model.model.model.language_model.", "base_model.model.language_model.model."} {
+		dir := t.TempDir()
+		require.NoError(t, want.Save(dir, c, ""))
+		var tensors []Tensor
+		for _, p := range layout {
+			inner, ok := strings.CutPrefix(p.Name, "base_model.model.model.")
+			require.True(t, ok)
+			tensors = append(tensors, Tensor{Name: prefix + inner, Shape: p.Shape, Data: want.Params[p.Offset : p.Offset+p.Len()]})
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, peftWeightsFile), writeST(t, tensors, nil), 0o644))
+		got, err := LoadAdapter(dir, c)
+		require.NoError(t, err)
+		require.Equal(t, want.Params, got.Params)
+	}
 }

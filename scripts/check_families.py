@@ -1,6 +1,6 @@
 """Computes what Skein saved with transformers: loads every folder of DIR (made
-by SKEIN_SAVE_OUT=DIR go test -run TestSaveFamilies ./model) and compares logits
-with model/testdata/families.
+by SKEIN_SAVE_OUT=DIR go test -run 'TestSaveFamilies|TestFamilyAdapters' ./model),
+its adapter with peft, and compares logits with model/testdata/families.
 
     python scripts/check_families.py DIR
 """
@@ -11,6 +11,7 @@ import sys
 
 import torch
 import transformers as tf
+from peft import PeftModel
 from safetensors.torch import load_file
 
 FAMILIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "model", "testdata", "families")
@@ -21,12 +22,18 @@ for name in sorted(os.listdir(sys.argv[1])):
     with open(os.path.join(FAMILIES, name, "golden.json")) as f:
         doc = json.load(f)
     golden = load_file(os.path.join(FAMILIES, name, "golden.safetensors"))
-    worst = 0.0
-    with torch.no_grad():
+
+    @torch.no_grad()
+    def difference(model, key):
+        out = 0.0
         for i, ids in enumerate(doc["sequences"]):
             got = model.eval()(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
-            worst = max(worst, (got - golden[f"logits.{i}"]).abs().max().item())
+            out = max(out, (got - golden[f"{key}.{i}"]).abs().max().item())
+        return out
+
+    worst = difference(model, "logits")
+    adapted = difference(PeftModel.from_pretrained(model, os.path.join(sys.argv[1], name, "adapter")), "lora.logits")
     extra = {k: v for k, v in info.items() if v}
-    bad += worst > 1e-5 or bool(extra)
-    print(f"{name:14} {worst:.1e} {extra or ''}")
+    bad += max(worst, adapted) > 1e-5 or bool(extra)
+    print(f"{name:14} {worst:.1e} {adapted:.1e} {extra or ''}")
 sys.exit(bad != 0)
