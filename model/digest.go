@@ -1,11 +1,10 @@
 package model
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math"
+	"slices"
 
 	"lukechampine.com/blake3"
 )
@@ -20,18 +19,16 @@ func weightsDigest(c Config, w *Weights) string {
 		panic("model: configuration that Validate refuses: " + err.Error())
 	}
 	h.Write(conf)
-	buf := make([]byte, 0, 1<<20)
+	var buf []byte
 	for _, s := range slots(c, w) {
 		fmt.Fprintf(h, "\n%s %v\n", s.name, s.shape)
-		data := *s.data
-		for len(data) > 0 {
-			n := min(len(data), cap(buf)/4)
-			buf = buf[:0]
-			for _, v := range data[:n] {
-				buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(v))
-			}
+		if littleEndian {
+			h.Write(floatBytes(*s.data))
+			continue
+		}
+		for part := range slices.Chunk(*s.data, 1<<18) {
+			buf = encodeF32(buf[:0], part)
 			h.Write(buf)
-			data = data[n:]
 		}
 	}
 	return "blake3:" + hex.EncodeToString(h.Sum(nil))

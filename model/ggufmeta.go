@@ -49,8 +49,13 @@ func ggufMeta(c Config, name string) (meta map[string]any, notes []string, err e
 	}
 	if c.SlidingWindow > 0 {
 		size("attention.sliding_window", c.SlidingWindow)
-		if arch == "llama" || arch == "qwen2" || arch == "qwen3" || arch == "qwen3moe" {
-			notes = append(notes, fmt.Sprintf("llama.cpp knows no sliding window for %s: it attends beyond the %d tokens of this model's", arch, c.SlidingWindow))
+		windows := make([]bool, c.NumHiddenLayers)
+		for i := range windows {
+			windows[i] = c.Window(i) > 0
+		}
+		meta[arch+".attention.sliding_window_pattern"] = windows
+		if arch != "gemma2" && arch != "gemma3" {
+			notes = append(notes, fmt.Sprintf("llama.cpp uses no sliding window for %s: it attends beyond the %d tokens of this model's", arch, c.SlidingWindow))
 		}
 	}
 	if c.RopeScaling.Type == "dynamic" {

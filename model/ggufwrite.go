@@ -22,7 +22,7 @@ type GGUFTensor struct {
 const ggufAlign = 32
 
 // WriteGGUF writes a GGUF file, version 3: metadata (values of type uint32,
-// int32, uint64, float32, bool, string, or a slice of int32, float32 or
+// int32, uint64, float32, bool, string, or a slice of bool, int32, float32 or
 // string), tensor descriptions and the tensors in the given order. The bytes
 // depend on the arguments only. done, unless nil, is told of bytes of tensors
 // written.
@@ -155,6 +155,14 @@ func appendGGUFValue(b []byte, value any) ([]byte, error) {
 		array(ggufString, len(v))
 		for _, s := range v {
 			b = appendGGUFString(b, s)
+		}
+	case []bool:
+		array(ggufBool, len(v))
+		for _, x := range v {
+			b = append(b, 0)
+			if x {
+				b[len(b)-1] = 1
+			}
 		}
 	case []int32:
 		array(ggufI32, len(v))
