@@ -231,3 +231,46 @@ func TestSwapKeep(t *testing.T) {
 		require.False(t, g.Versions[0].Stale)
 	}
 }
+
+// Under SwapKeep, in any company, every token that is not marked Stale is the
+// cold one of its version.
+func TestSwapKeepMarksWhatIsStale(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		d := newFakeDecoder(rapid.IntRange(2, 4).Draw(rt, "slots"), 64)
+		e, err := NewEngine(d, EngineConfig{Slots: len(d.slots), MaxLen: 64, Quantum: rapid.IntRange(1, 3).Draw(rt, "quantum"),
+			Chunk: rapid.SampledFrom([]int{2, 100}).Draw(rt, "chunk"), OnSwap: SwapKeep})
+		require.NoError(rt, err)
+		defer e.Close()
+		every := rapid.IntRange(1, 3).Draw(rt, "every")
+		calls, version := 0, uint64(0)
+		d.decode = func([]model.DecodeRow) error { // swaps come while requests run
+			if calls++; calls%every == 0 {
+				version++
+				go func(v uint64) { _ = e.SetPolicy(v, fakeAdapter(v)) }(version)
+			}
+			return nil
+		}
+		p := long(100, rapid.IntRange(1, 20).Draw(rt, "prompt"))
+		var wg sync.WaitGroup
+		n := rapid.IntRange(1, 8).Draw(rt, "requests")
+		errs := make([]error, n)
+		for i := range n {
+			wg.Go(func() {
+				g, err := e.Generate(context.Background(), GenerateRequest{Session: fmt.Sprint(i % 3), Prompt: p, MaxNew: 3 + i, Sampling: model.Sampling{Temperature: 1, Seed: uint64(i)}})
+				seq, at := append([]int32(nil), p...), 0
+				for _, run := range g.Versions {
+					for ; at < run.End; at++ {
+						id, lp := coldNext(seq, run.Version, uint64(i), 0)
+						if !run.Stale && (id != g.IDs[at] || lp != g.Logprobs[at]) {
+							err = fmt.Errorf("request %d, token %d: not what version %d gives", i, at, run.Version)
+						}
+						seq = append(seq, g.IDs[at])
+					}
+				}
+				errs[i] = err
+			})
+		}
+		wg.Wait()
+		require.NoError(rt, errors.Join(errs...))
+	})
+}

@@ -21,7 +21,7 @@ const (
 	// arXiv:2509.19128). Nothing is computed again, but later tokens are sampled
 	// from a distribution that no single version has: their VersionRun is marked
 	// Stale, and a learner that recomputes them sees another logprob. The mixed
-	// cache is dropped when its request ends.
+	// cache serves no other request, the session's next turn included.
 	SwapKeep
 )
 

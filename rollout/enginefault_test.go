@@ -244,3 +244,31 @@ func TestHistogram(t *testing.T) {
 	require.Equal(t, 128*time.Microsecond, h.Quantile(0.5))
 	require.Equal(t, HistogramBound(15), h.Quantile(0.8))
 }
+
+// A row carries its whole sequence when penalties need it, and only then.
+func TestRowsCarryTheirHistory(t *testing.T) {
+	d := newFakeDecoder(1, 64)
+	var rows []model.DecodeRow
+	d.decode = func(r []model.DecodeRow) error {
+		rows = append(rows, r[0])
+		rows[len(rows)-1].History = append([]int32(nil), r[0].History...)
+		return nil
+	}
+	e := startEngine(t, d, EngineConfig{Quantum: 2})
+	p := long(100, 5)
+	req := GenerateRequest{Prompt: p, MaxNew: 4, Sampling: model.Sampling{PresencePenalty: 1}, Bias: []model.TokenBias{{ID: 3, Bias: 1}}, Raw: true, Top: 2, Constraint: anything{}}
+	g, err := e.Generate(context.Background(), req)
+	require.NoError(t, err)
+	require.Len(t, rows, 2)
+	require.Equal(t, p, rows[0].History)
+	require.Equal(t, append(append([]int32(nil), p...), g.IDs[:2]...), rows[1].History)
+	for _, r := range rows {
+		require.Equal(t, 5, r.Prompt)
+		require.Equal(t, req.Bias, r.Bias)
+		require.True(t, r.Raw && r.Top == 2 && r.Constraint == req.Constraint && r.Sampling == req.Sampling)
+	}
+	req.Sampling = model.Sampling{}
+	_, err = e.Generate(context.Background(), req)
+	require.NoError(t, err)
+	require.Empty(t, rows[2].History)
+}

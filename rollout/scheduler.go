@@ -80,7 +80,7 @@ func (s *scheduler) renew(b *binding, mode SwapMode) {
 	b.epoch = s.epochs
 	for i := range s.slots {
 		sl := &s.slots[i]
-		if mode == SwapKeep && sl.req != nil && sl.req.bind == b && !sl.fresh && sl.epoch == old && len(sl.ids) > 0 {
+		if mode == SwapKeep && sl.req != nil && sl.req.bind == b && sl.epoch == old && len(sl.ids) > 0 {
 			sl.epoch, sl.mixed = b.epoch, true
 		}
 	}
@@ -98,29 +98,21 @@ func (s *scheduler) drain() []*request {
 	return out
 }
 
-// release takes the request out of a slot; the cache stays for others.
+// release takes the request out of a slot; the cache stays for others, unless
+// it is mixed.
 func (s *scheduler) release(i int) *request {
 	sl := &s.slots[i]
 	r := sl.req
 	sl.req, sl.fresh, sl.used = nil, false, s.tick
-	if sl.mixed {
-		s.forget(i)
-	}
 	return r
 }
 
 // evict takes the request out of a slot whose cache can no longer be trusted.
 func (s *scheduler) evict(i int, err error) outcome {
 	r := s.slots[i].req
-	s.forget(i)
+	s.dec.Truncate(i, 0)
 	s.slots[i] = slot{used: s.slots[i].used}
 	return outcome{r, err}
-}
-
-func (s *scheduler) forget(i int) {
-	s.dec.Truncate(i, 0)
-	sl := &s.slots[i]
-	sl.ids, sl.epoch, sl.mixed = sl.ids[:0], 0, false
 }
 
 // refusal says why a request cannot go on, if so.
