@@ -134,7 +134,7 @@ func (d *decoder) decodeArgs(spec decodeSpec, rows []model.DecodeRow, slots []ro
 	for i := range stop {
 		stop[i] = -1
 	}
-	greedy, inv, topK, topP, minP := make([]bool, b), make([]float32, b), make([]int32, b), make([]float32, b), make([]float32, b)
+	greedy, inv, topK, topP, minP := make([]bool, b), make([]float32, b), make([]int32, b), make([]float64, b), make([]float32, b)
 	u := make([]float64, spec.steps*b)
 	for i, s := range slots {
 		pos[i] = int32(d.length[i])
@@ -154,7 +154,7 @@ func (d *decoder) decodeArgs(spec decodeSpec, rows []model.DecodeRow, slots []ro
 		if filters(r.Sampling) {
 			topK[i], minP[i] = int32(min(r.Sampling.TopK, math.MaxInt32)), float32(r.Sampling.MinP)
 			if r.Sampling.TopP > 0 {
-				topP[i] = float32(r.Sampling.TopP)
+				topP[i] = r.Sampling.TopP
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (d *decoder) decodeArgs(spec decodeSpec, rows []model.DecodeRow, slots []ro
 	add(dev.putBool(greedy, b))
 	add(dev.putF32(inv, b))
 	add(dev.putI32(topK, b))
-	add(dev.putF32(topP, b))
+	add(dev.putF64(topP, b))
 	add(dev.putF32(minP, b))
 	add(dev.putF64(u, spec.steps, b))
 	add(dev.putI32([]int32{int32(steps)}))

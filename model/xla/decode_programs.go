@@ -57,7 +57,7 @@ func (d decodeSpec) String() string {
 //
 //	last [B] i32, pos [B] i32 (where last goes), place [B] i32 (adapter; 0 = base),
 //	active [B] i1, limit [B] i32, stop [B,stops] i32 (padded with -1),
-//	greedy [B] i1, inv [B] f32 (1/temperature), topK [B] i32, topP [B] f32,
+//	greedy [B] i1, inv [B] f32 (1/temperature), topK [B] i32, topP [B] f64,
 //	minP [B] f32, u [steps,B] f64 (one uniform per draw), most i32,
 //	caches, weights, adapters
 //
@@ -71,7 +71,7 @@ func emitDecode(e *emitter, s shape, elem string, st *stackShape, d decodeSpec) 
 	active, limit, stop := e.arg("active", "i1", b), e.arg("limit", "i32", b), e.arg("stop", "i32", b, d.stops)
 	draw := &sampler{emitter: e, vocab: s.vocab, filter: d.filter, raw: d.raw}
 	draw.greedy, draw.inv = e.arg("greedy", "i1", b), e.arg("inv", "f32", b)
-	draw.topK, draw.topP, draw.minP = e.arg("top_k", "i32", b), e.arg("top_p", "f32", b), e.arg("min_p", "f32", b)
+	draw.topK, draw.topP, draw.minP = e.arg("top_k", "i32", b), e.arg("top_p", "f64", b), e.arg("min_p", "f32", b)
 	u, most := e.arg("u", "f64", d.steps, b), e.arg("most", "i32")
 	first := len(e.args)
 	caches := cacheArgs(e, s, elem, b, d.size)

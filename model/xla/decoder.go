@@ -36,8 +36,8 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 	if cfg.Slots < 1 {
 		errs = append(errs, fmt.Errorf("xla: decoder slots %d: want at least 1", cfg.Slots))
 	}
-	if limit := b.model.Config.MaxPositionEmbeddings; cfg.MaxLen < 1 || cfg.MaxLen > limit {
-		errs = append(errs, fmt.Errorf("xla: decoder max_len %d: want 1 to the model's max_position_embeddings %d", cfg.MaxLen, limit))
+	if limit := b.model.Config.ContextLimit(); cfg.MaxLen < 1 || cfg.MaxLen > limit {
+		errs = append(errs, fmt.Errorf("xla: decoder max_len %d: want 1 to the model's context of %d", cfg.MaxLen, limit))
 	}
 	if cfg.Adapters < 0 || cfg.Adapters > maxAdapters {
 		errs = append(errs, fmt.Errorf("xla: decoder adapters %d: want 0 (one) to %d", cfg.Adapters, maxAdapters))

@@ -34,8 +34,17 @@ type sampler struct {
 	greedy value // [B] i1
 	inv    value // [B] f32: 1/temperature; 1 for greedy rows
 	topK   value // [B] i32; 0 is off
-	topP   value // [B] f32; 1 is off
+	topP   value // [B] f64; 1 is off
 	minP   value // [B] f32; 0 is off
+}
+
+// total sums [B, V] to [B] f64: columns in f32, which XLA vectorises, then those
+// of a block in f64, so that thresholds of filters stay exact enough to agree
+// with the host on a flat distribution over a large vocabulary.
+func (s *sampler) total(x value) value {
+	b, v, block := x.dims[0], x.dims[1], blockSize(s.vocab)
+	part := s.reduce(s.reshape(x, b, v/block, block), "add", 1)
+	return s.reduce(s.convert(s.barrier(part), "f64"), "add", 1)
 }
 
 // over reduces [B, V] to [B]; the middle axis first, which XLA vectorises.
@@ -125,10 +134,10 @@ func (s *sampler) filtered(y, p value) value {
 	one, zero := s.constant("f32", 1, b, v), s.constant("f32", 0, b, v)
 	off := s.constant("ui32", 0, b)
 	onK := s.compare("GT", s.topK, s.constant("i32", 0, b))
-	cutK := s.choose(onK, s.cutoff(order, one, s.convert(s.topK, "f32")), off)
+	cutK := s.choose(onK, s.cutoff(order, one, s.convert(s.topK, "f64")), off)
 	p = s.choose(s.compare("GE", order, s.spread(cutK, v)), p, zero)
-	onP := s.compare("LT", s.topP, s.constant("f32", 1, b))
-	cutP := s.choose(onP, s.cutoff(order, p, s.mul(s.topP, s.over(p, "add"))), off)
+	onP := s.compare("LT", s.topP, s.constant("f64", 1, b))
+	cutP := s.choose(onP, s.cutoff(order, p, s.mul(s.topP, s.total(p))), off)
 	p = s.choose(s.compare("GE", order, s.spread(cutP, v)), p, zero)
 	return s.choose(s.compare("GE", p, s.spread(s.minP, v)), p, zero)
 }
@@ -141,7 +150,8 @@ func (s *sampler) ordered(y value) value {
 	return s.choose(negative, s.unary("not", bits), s.binary("xor", bits, sign))
 }
 
-// cutoff is, per row, the greatest t with sum(weight where order >= t) >= target:
+// cutoff is, per row, the greatest t with sum(weight where order >= t) >= target
+// (f64):
 // 32 steps of binary search, one bit of t a step, instead of a sort.
 func (s *sampler) cutoff(order, weight, target value) value {
 	b, v := order.dims[0], order.dims[1]
@@ -150,7 +160,7 @@ func (s *sampler) cutoff(order, weight, target value) value {
 		func(c []value) value { return s.compare("NE", c[0], s.constant("ui32", 0)) },
 		func(c []value) []value {
 			t := s.binary("or", c[1], s.broadcast(c[0], nil, b))
-			mass := s.over(s.choose(s.compare("GE", order, s.spread(t, v)), weight, zero), "add")
+			mass := s.total(s.choose(s.compare("GE", order, s.spread(t, v)), weight, zero))
 			enough := s.compare("GE", mass, target)
 			return []value{s.binary("shift_right_logical", c[0], s.constant("ui32", 1)), s.choose(enough, t, c[1])}
 		})

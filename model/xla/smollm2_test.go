@@ -42,7 +42,7 @@ func TestSmolLM2(t *testing.T) {
 	for slot, p := range golden.Prompts {
 		last := len(p.Prompt) - 1
 		require.NoError(t, d.Prefill(t.Context(), []model.PrefillRow{{Slot: slot, Tokens: p.Prompt[:last]}}))
-		logits := stepLogits(t, d.(*decoder), slot, p.Prompt[last])
+		logits := stepLogits(t, d.(*decoder), slot, 0, p.Prompt[last])
 		worst, sum := 0.0, 0.0
 		for i, want := range p.First {
 			worst = max(worst, math.Abs(float64(logits[i])-want))
@@ -94,7 +94,7 @@ func toF32(x []float64) (out []float32) {
 
 // stepLogits feeds one token to a slot and reads the logits, leaving the
 // decoder as it was.
-func stepLogits(t *testing.T, d *decoder, slot int, token int32) []float32 {
+func stepLogits(t *testing.T, d *decoder, slot, place int, token int32) []float32 {
 	t.Helper()
 	b := d.cfg.Slots
 	require.NoError(t, d.reserve(d.length[slot]+1))
@@ -109,7 +109,7 @@ func stepLogits(t *testing.T, d *decoder, slot int, token int32) []float32 {
 		slots[i].done = i != slot
 	}
 	slots[slot].last = token
-	args, err := d.decodeArgs(spec, []model.DecodeRow{{Slot: slot}}, slots, 1)
+	args, err := d.decodeArgs(spec, []model.DecodeRow{{Slot: slot, Adapter: place}}, slots, 1)
 	require.NoError(t, err)
 	out, err := d.runCaches(p, args, true)
 	require.NoError(t, err)
