@@ -14,7 +14,13 @@ PJRT    := $(CACHE)/pjrt/pjrt_c_api_cpu_plugin.so
 MODEL   ?= tiny
 DEMO    := runs/demo
 
-.PHONY: build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
+PEERS   := $(CACHE)/peers
+# The interpreter of the transformers peer; name one that has it already to save a download of several GB.
+PEER_PYTHON ?= $(PEERS)/venv/bin/python
+# Words before a benchmark's command; on a machine shared with other work: BENCH_RUN='setsid -w bench/first.sh'
+BENCH_RUN ?=
+
+.PHONY: bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -42,6 +48,32 @@ $(CACHE)/bfcl/.done: third_party/bfcl.txt
 	$(PIP) download -q --no-deps --require-hashes -r third_party/bfcl.txt -d $(CACHE)/wheels
 	python3 scripts/unwheel.py $(CACHE)/wheels/bfcl_eval-*.whl '*BFCL_v4_simple_python.json' $(dir $@) --keep-paths
 	@touch $@
+
+$(PEERS)/llama.cpp/VERSION: third_party/llama-cpp.txt bench/llama.sh
+	@mkdir -p $(PEERS)/llama.cpp $(PEERS)/sdist
+	$(PIP) download -q --no-deps --no-binary llama-cpp-python --require-hashes -r third_party/llama-cpp.txt -d $(PEERS)/sdist
+	bench/llama.sh $(PEERS)/sdist/llama_cpp_python-*.tar.gz $(PEERS)/llama.cpp
+	@head -1 third_party/llama-cpp.txt | cut -d' ' -f1 >$@
+
+$(PEERS)/venv/bin/python: third_party/transformers.txt
+	python3 -m venv $(PEERS)/venv
+	$(PEERS)/venv/bin/pip install -q -r third_party/transformers.txt
+	@touch $@
+
+$(PEERS)/smollm2/.done: $(CACHE)/smollm2/model.gguf | build
+	@mkdir -p $(PEERS)/smollm2
+	bin/skein model convert $< $(PEERS)/smollm2/f32.gguf --dtype f32 --force
+	bin/skein model convert $< $(PEERS)/smollm2/f16.gguf --dtype f16 --force
+	bin/skein model convert $< $(PEERS)/smollm2/hf --dtype f16 --force
+	@touch $@
+
+peers-decode: $(PEERS)/llama.cpp/VERSION $(PEERS)/smollm2/.done $(PEER_PYTHON) ## what bench-decode compares with: llama.cpp, transformers
+
+bench-decode: peers-decode ## speed of generation against llama.cpp and transformers, into bench/results/decode.jsonl
+	@mkdir -p bin
+	$(GO) build -trimpath -o bin/bench-decode ./bench/decode
+	$(BENCH_RUN) bin/bench-decode -model $(PEERS)/smollm2/f16.gguf -f32 $(PEERS)/smollm2/f32.gguf -hf $(PEERS)/smollm2/hf \
+		-llama $(PEERS)/llama.cpp -python $(PEER_PYTHON)
 
 demo: build $(if $(filter smollm2-135m,$(MODEL)),$(PJRT) $(CACHE)/smollm2/model.gguf $(CACHE)/bfcl/.done) ## the main job: a local cluster trains a model on tool calls
 	@rm -rf $(if $(RESUME),,$(DEMO))
