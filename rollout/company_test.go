@@ -71,7 +71,7 @@ func TestCompanyChangesNothing(t *testing.T) {
 		require.NoError(t, err)
 		e, err := rollout.NewEngine(d, rollout.EngineConfig{
 			Slots: slots, MaxLen: 256, Adapters: 3, Quantum: quantum, Chunk: chunk,
-			Text: func() rollout.TextStream { return r.base.Tokenizer.NewStream() },
+			Text: func(prompt []int32) rollout.TextStream { return r.base.Tokenizer.NewStream(prompt...) },
 		})
 		require.NoError(t, err)
 		_, err = e.LoadAdapter("red", red)

@@ -145,7 +145,7 @@ func (e *LocalEngine) submit(ctx context.Context, req GenerateRequest, stream *S
 	r.req.Prompt = r.seq[:len(req.Prompt):len(req.Prompt)]
 	r.req.Stop, r.req.StopText, r.req.Bias = slices.Clone(req.Stop), slices.Clone(req.StopText), slices.Clone(req.Bias)
 	if e.cfg.Text != nil {
-		r.watch = &textWatch{stream: e.cfg.Text(), stops: r.req.StopText}
+		r.watch = &textWatch{stream: e.cfg.Text(r.req.Prompt), stops: r.req.StopText}
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

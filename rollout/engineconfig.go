@@ -54,9 +54,10 @@ type EngineConfig struct {
 	MaxWaiting int
 	// OnSwap is what a swap does to requests in flight.
 	OnSwap SwapMode
-	// Text starts the text of one completion; nil: generations have no text and
-	// stop strings are refused.
-	Text func() TextStream
+	// Text starts the text of one completion, which goes on after a prompt of at
+	// least one token; nil: generations have no text and stop strings are
+	// refused.
+	Text func(prompt []int32) TextStream
 }
 
 const (

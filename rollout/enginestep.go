@@ -121,8 +121,7 @@ func (s *scheduler) accept(row model.DecodeRow, out model.DecodeOut, now time.Ti
 	sl.ids = append(sl.ids[:min(have, len(sl.ids))], r.seq[min(have, len(sl.ids)):have]...)
 	sl.used = s.tick
 
-	matched := r.watch != nil && r.watch.match != ""
-	ended := stopped || matched || len(r.out.IDs) == r.req.MaxNew
+	ended := stopped || r.matched() || len(r.out.IDs) == r.req.MaxNew
 	if r.watch != nil && ended {
 		r.watch.end()
 		r.out.Text, r.out.TextTokens, r.out.StopText = string(r.watch.text), r.watch.tokens(), r.watch.match
@@ -138,11 +137,14 @@ func (s *scheduler) accept(row model.DecodeRow, out model.DecodeOut, now time.Ti
 		return nil
 	}
 	r.out.Finish = FinishLength
-	if stopped || matched {
+	if stopped || r.matched() {
 		r.out.Finish = FinishStop
 	}
 	return &outcome{s.release(row.Slot), nil}
 }
+
+// matched says whether a stop string was found.
+func (r *request) matched() bool { return r.watch != nil && r.watch.match != "" }
 
 // read follows the text of the new tokens and returns how many of them count:
 // those up to the one that completes a stop string. A stop token has no text.

@@ -42,7 +42,7 @@ func read(t *testing.T, s *Stream) (all Delta, parts int) {
 
 func TestStreamIsTheGeneration(t *testing.T) {
 	d := newFakeDecoder(2, 256)
-	e := startEngine(t, d, EngineConfig{Text: func() TextStream { return letters{} }})
+	e := startEngine(t, d, EngineConfig{Text: func([]int32) TextStream { return letters{} }})
 	req := GenerateRequest{Prompt: long(1, 5), MaxNew: 60, Sampling: model.Sampling{Temperature: 1, Seed: 3}, Raw: true, Top: 1}
 	want, err := e.Generate(context.Background(), req)
 	require.NoError(t, err)
@@ -85,7 +85,7 @@ func TestStreamIsTheGeneration(t *testing.T) {
 func TestStopTokenHasNoText(t *testing.T) {
 	d := newFakeDecoder(1, 256)
 	d.stop, d.overrun = 9, true
-	e := startEngine(t, d, EngineConfig{Text: func() TextStream { return letters{} }})
+	e := startEngine(t, d, EngineConfig{Text: func([]int32) TextStream { return letters{} }})
 	for seed := range uint64(20) {
 		g, err := e.Generate(context.Background(), GenerateRequest{Prompt: prompt(1), MaxNew: 100, Stop: []int32{9}, StopText: []string{"j"}, Sampling: model.Sampling{Temperature: 1, Seed: seed}})
 		require.NoError(t, err)

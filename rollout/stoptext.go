@@ -25,10 +25,13 @@ func (w *textWatch) push(id int32) bool {
 	return w.search(before)
 }
 
-// end adds what an unfinished character at the end reads as.
+// end adds what the stream still holds: an unfinished character, or the bytes of
+// a run that the next token would have ended. A stop string may lie in it.
 func (w *textWatch) end() {
 	if w.match == "" {
+		before := len(w.text)
 		w.text = append(w.text, w.stream.Flush()...)
+		w.search(before)
 	}
 }
 

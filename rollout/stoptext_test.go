@@ -67,3 +67,28 @@ func TestStopStringsMatchTheDefinition(t *testing.T) {
 		require.Equal(t, len(ids), w.tokens())
 	})
 }
+
+// held is a stream that gives a token's text with the next token, as runs of
+// byte tokens come.
+type held struct {
+	pieces
+	last string
+}
+
+func (h *held) Push(ids ...int32) string {
+	out := h.last
+	h.last = h.pieces.Push(ids...)
+	return out
+}
+func (h *held) Flush() string { return h.last }
+
+func TestStopStringInWhatTheStreamHeld(t *testing.T) {
+	w := &textWatch{stream: &held{pieces: pieces{"a", "\n"}}, stops: []string{"\n"}}
+	require.False(t, w.push(0))
+	require.False(t, w.push(1))
+	require.Equal(t, "a", w.take(false))
+	w.end()
+	require.Equal(t, "\n", w.match)
+	require.Equal(t, "a", string(w.text))
+	require.Empty(t, w.take(true))
+}
