@@ -1,7 +1,6 @@
 package model
 
 import (
-	"sort"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -23,21 +22,20 @@ type AddedToken struct {
 
 // addedMatcher finds added tokens, leftmost and longest.
 type addedMatcher struct {
-	byFirst [256][]AddedToken // by first byte, longest first
-	any     bool
+	tokens []AddedToken
+	trie   byteTrie // to an index in tokens
 }
 
 func newAddedMatcher(tokens []AddedToken) *addedMatcher {
 	m := &addedMatcher{}
+	var keys []trieKey
 	for _, t := range tokens {
 		if t.Content != "" {
-			m.byFirst[t.Content[0]] = append(m.byFirst[t.Content[0]], t)
-			m.any = true
+			keys = append(keys, trieKey{t.Content, int32(len(m.tokens))})
+			m.tokens = append(m.tokens, t)
 		}
 	}
-	for _, l := range m.byFirst {
-		sort.SliceStable(l, func(i, j int) bool { return len(l[i].Content) > len(l[j].Content) })
-	}
+	m.trie = newByteTrie(keys)
 	return m
 }
 
@@ -46,7 +44,7 @@ func newAddedMatcher(tokens []AddedToken) *addedMatcher {
 // false, special tokens are left in the text.
 func (m *addedMatcher) split(s string, special bool, text func(s string, first bool), token func(int32)) {
 	at := 0 // start of the text not yet given out
-	for i := 0; m.any && i < len(s); {
+	for i := 0; len(m.tokens) > 0 && i < len(s); {
 		t, ok := m.longest(s[i:])
 		if !ok {
 			i++
@@ -75,13 +73,16 @@ func (m *addedMatcher) split(s string, special bool, text func(s string, first b
 	}
 }
 
-func (m *addedMatcher) longest(s string) (AddedToken, bool) {
-	for _, t := range m.byFirst[s[0]] {
-		if strings.HasPrefix(s, t.Content) {
-			return t, true
-		}
+func (m *addedMatcher) longest(s string) (t AddedToken, ok bool) {
+	if m.trie.root[s[0]] == 0 {
+		return t, false
 	}
-	return AddedToken{}, false
+	found := int32(-1)
+	m.trie.prefixes(s, func(_ int, i int32) { found = i })
+	if found < 0 {
+		return t, false
+	}
+	return m.tokens[found], true
 }
 
 // alone reports whether s[start:end] has no word character next to it.

@@ -2,6 +2,8 @@ package model
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -24,6 +26,10 @@ type bpe struct {
 	// becomes those of its bytes if all are tokens.
 	fallback       *[256]int32
 	prefix, suffix string // of symbols that begin no word, of the last
+	// spaced: no token holds a ▁ behind another character, so that a word may be
+	// cut before each ▁ that follows one: no merge reaches across.
+	spaced bool
+	cache  wordCache
 }
 
 type bpeMerge struct{ rank, id int32 }
@@ -37,7 +43,7 @@ func newBPE(m *bpeSpec, raw bool, special []bool) (*bpe, error) {
 		return nil, fmt.Errorf("dropout %v is not implemented", *m.Dropout)
 	}
 	p := &bpe{
-		unk: -1, fuseUnk: m.FuseUnk, merges: make(map[uint64]bpeMerge, len(m.Merges)), vocab: map[string]int32{},
+		unk: -1, fuseUnk: m.FuseUnk, merges: make(map[uint64]bpeMerge, len(m.Merges)), vocab: map[string]int32{}, cache: newWordCache(),
 		prefix: or(m.Prefix, ""), suffix: or(m.Suffix, ""),
 	}
 	p.raw = raw && p.prefix == "" && p.suffix == "" && !m.ByteFallback
@@ -76,6 +82,11 @@ func newBPE(m *bpeSpec, raw bool, special []bool) (*bpe, error) {
 		// Of a repeated merge the last counts, as in the reference.
 		p.merges[pairKey(a, b)] = bpeMerge{rank: int32(rank), id: id}
 	}
+	_, mark := p.vocab[spaceMark]
+	p.spaced = !p.raw && around == 0 && !m.IgnoreMerges && mark
+	for i := 0; p.spaced && i < len(m.Merges); i++ {
+		p.spaced = inSpaced(m.Merges[i][0]+m.Merges[i][1]) < 0
+	}
 	if m.IgnoreMerges {
 		p.whole = make(map[string]int32, len(m.Vocab))
 		for tok, id := range m.Vocab {
@@ -111,6 +122,41 @@ func (m *bpe) append(out []int32, word string) []int32 {
 	if id, ok := m.whole[word]; ok {
 		return append(out, id)
 	}
+	for m.spaced {
+		cut := inSpaced(word)
+		if cut < 0 {
+			break
+		}
+		out = m.word(out, word[:cut])
+		word = word[cut:]
+	}
+	return m.word(out, word)
+}
+
+// spaceMark is SentencePiece's visible space.
+const spaceMark = "▁"
+
+// inSpaced is where the first ▁ stands that follows another character, -1 =
+// nowhere.
+func inSpaced(s string) int {
+	at := 0
+	for strings.HasPrefix(s[at:], spaceMark) {
+		at += len(spaceMark)
+	}
+	if i := strings.Index(s[at:], spaceMark); i >= 0 {
+		return at + i
+	}
+	return -1
+}
+
+// word adds the tokens of a word that is no token by itself.
+func (m *bpe) word(out []int32, word string) []int32 {
+	slot := m.cache.slot(word)
+	if slot != nil {
+		if e := slot.Load(); e != nil && e.word == word {
+			return append(out, e.ids...)
+		}
+	}
 	var short [shortWord]int32
 	ids := short[:0]
 	if m.raw {
@@ -118,13 +164,16 @@ func (m *bpe) append(out []int32, word string) []int32 {
 	} else {
 		ids = m.characters(ids, word)
 	}
-	switch {
-	case len(ids) <= 1:
-		return append(out, ids...)
-	case len(ids) <= shortWord:
-		return append(out, m.mergeShort(ids)...)
+	if len(ids) > shortWord {
+		return m.mergeLong(out, ids)
 	}
-	return m.mergeLong(out, ids)
+	if len(ids) > 1 {
+		ids = m.mergeShort(ids)
+	}
+	if slot != nil {
+		slot.Store(&cachedWord{strings.Clone(word), slices.Clone(ids)})
+	}
+	return append(out, ids...)
 }
 
 // bytes gives the tokens of single bytes.

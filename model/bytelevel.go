@@ -7,10 +7,13 @@ import "unicode/utf8"
 // up, in byte order.
 var (
 	byteToRune [256]rune
-	runeToByte = map[rune]byte{}
+	runeToByte [512]int16 // -1 = not of the alphabet
 )
 
 func init() {
+	for r := range runeToByte {
+		runeToByte[r] = -1
+	}
 	next := rune(256)
 	for b := range 256 {
 		r := rune(b)
@@ -20,7 +23,7 @@ func init() {
 			next++
 		}
 		byteToRune[b] = r
-		runeToByte[r] = byte(b)
+		runeToByte[r] = int16(b)
 	}
 }
 
@@ -37,11 +40,10 @@ func byteLevel(b []byte) string {
 func rawBytes(s string) (b []byte, ok bool) {
 	b = make([]byte, 0, len(s))
 	for _, r := range s {
-		c, ok := runeToByte[r]
-		if !ok {
+		if int(r) >= len(runeToByte) || runeToByte[r] < 0 {
 			return nil, false
 		}
-		b = append(b, c)
+		b = append(b, byte(runeToByte[r]))
 	}
 	return b, true
 }

@@ -18,11 +18,15 @@ import (
 //	trie: u32 units
 //	replacements: each ends with a zero byte
 type charsmap struct {
-	trie []uint32
-	text []byte
+	trie    []uint32
+	text    []byte
+	longest int // bytes of the longest replacement, at least 1
 }
 
-const maxCharsmapBytes = 64 << 20
+const (
+	maxCharsmapBytes = 64 << 20
+	maxReplacement   = 1024 // bytes; Unicode's longest has 33
+)
 
 func parseCharsmap(data []byte) (*charsmap, error) {
 	if len(data) < 4 || len(data) > maxCharsmapBytes {
@@ -36,6 +40,13 @@ func parseCharsmap(data []byte) (*charsmap, error) {
 		return nil, errors.New("precompiled_charsmap: the trie is empty")
 	}
 	m := &charsmap{trie: make([]uint32, n/4), text: data[4+n:]}
+	m.longest = 1
+	for part := range bytes.SplitSeq(m.text, []byte{0}) {
+		m.longest = max(m.longest, len(part))
+	}
+	if m.longest > maxReplacement {
+		return nil, fmt.Errorf("precompiled_charsmap: a replacement of %d bytes, want at most %d", m.longest, maxReplacement)
+	}
 	for i := range m.trie {
 		m.trie[i] = binary.LittleEndian.Uint32(data[4+4*i:])
 	}

@@ -35,8 +35,15 @@ type preSpec struct {
 	Delimiter        *string           `json:"delimiter"`
 }
 
+// maxPreSteps bounds the work on a text: each ByteLevel step doubles what is not
+// ASCII.
+const maxPreSteps = 12
+
 // buildPre flattens a pre_tokenizer into steps.
-func buildPre(raw json.RawMessage) ([]preStep, error) {
+func buildPre(raw json.RawMessage, depth int) ([]preStep, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("pre_tokenizer: sequences more than %d deep", maxDepth)
+	}
 	if isNull(raw) {
 		return nil, nil
 	}
@@ -48,11 +55,13 @@ func buildPre(raw json.RawMessage) ([]preStep, error) {
 	case "Sequence":
 		var steps []preStep
 		for _, r := range spec.Pretokenizers {
-			more, err := buildPre(r)
+			more, err := buildPre(r, depth+1)
 			if err != nil {
 				return nil, err
 			}
-			steps = append(steps, more...)
+			if steps = append(steps, more...); len(steps) > maxPreSteps {
+				return nil, fmt.Errorf("pre_tokenizer: more than %d steps", maxPreSteps)
+			}
 		}
 		return steps, nil
 	case "ByteLevel":

@@ -215,7 +215,7 @@ func (m sentencePiece) merges(vocab vocabMap) mergeList {
 }
 
 // maxMergeBytes bounds the work on one piece; real ones have under 200 bytes.
-const maxMergeBytes = 4096
+const maxMergeBytes = 512
 
 // templatePost writes a post-processor that puts tokens around a text; nil when
 // there are none.

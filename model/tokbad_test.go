@@ -67,19 +67,18 @@ func FuzzTokenizer(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(data, "Hello, wörld! 123 <|im_end|>\n")
 	}
+	for _, file := range familyFiles(f) {
+		if data, _ := readFamily(f, file); len(data) < 100_000 {
+			f.Add([]byte(data), "Hello, wörld! 123 <|im_end|>\n")
+		}
+	}
 	f.Add([]byte(`{"model":{"type":"BPE","vocab":{"a":0},"merges":[]},"pre_tokenizer":{"type":"ByteLevel"},"decoder":{"type":"ByteLevel"}}`), "a\xff")
 	f.Fuzz(func(t *testing.T, data []byte, text string) {
 		tok, err := ParseTokenizer(data)
 		if err != nil || len(text) > 200 {
 			return
 		}
-		ids := tok.Encode(text, true)
-		for _, id := range ids {
-			if id < 0 || int(id) >= tok.VocabSize() {
-				t.Fatalf("id %d of %d", id, tok.VocabSize())
-			}
-		}
-		_ = tok.Decode(ids)
+		checkEncode(t, tok, text)
 	})
 }
 

@@ -55,20 +55,33 @@ func parseDecoder(raw json.RawMessage) (*decoder, error) {
 		})
 		return d, nil
 	}
-	fused := false
-	return d, d.add(raw, &fused)
+	c := decoderCompiler{decoder: d, growth: 1}
+	return d, c.add(raw, 0)
 }
+
+// decoderCompiler adds the steps of a decoder.
+type decoderCompiler struct {
+	*decoder
+	fused  bool // all tokens are one from here on
+	growth int
+}
+
+// maxTokenGrowth bounds how many times longer decoding makes a token.
+const maxTokenGrowth = 64
 
 const maxStrip = 1024
 
-func (d *decoder) add(raw json.RawMessage, fused *bool) error {
+func (d *decoderCompiler) add(raw json.RawMessage, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("decoder: sequences more than %d deep", maxDepth)
+	}
 	var s decSpec
 	if err := strictJSON(raw, &s); err != nil {
 		return fmt.Errorf("decoder: %w", err)
 	}
 	// each adds a mapping of single tokens, which must come before bytes do.
 	each := func(f func(tok string, first bool) string) error {
-		if *fused || d.fallback {
+		if d.fused || d.fallback {
 			return fmt.Errorf("decoder: step %q after ByteLevel, ByteFallback or Fuse is not implemented", s.Type)
 		}
 		d.each = append(d.each, f)
@@ -77,25 +90,25 @@ func (d *decoder) add(raw json.RawMessage, fused *bool) error {
 	switch s.Type {
 	case "Sequence":
 		for _, r := range s.Decoders {
-			if err := d.add(r, fused); err != nil {
+			if err := d.add(r, depth+1); err != nil {
 				return err
 			}
 		}
 		return nil
 	case "ByteLevel":
-		if *fused || d.fallback {
+		if d.fused || d.fallback {
 			return errors.New("decoder: step ByteLevel after ByteLevel, ByteFallback or Fuse is not implemented")
 		}
-		d.byteLevel, *fused = true, true
+		d.byteLevel, d.fused = true, true
 		return nil
 	case "ByteFallback":
-		if *fused || d.fallback {
+		if d.fused || d.fallback {
 			return errors.New("decoder: step ByteFallback after ByteLevel, ByteFallback or Fuse is not implemented")
 		}
 		d.fallback = true
 		return nil
 	case "Fuse":
-		*fused = true
+		d.fused = true
 		return nil
 	case "Strip":
 		c := []rune(or(s.Content, ""))
@@ -104,7 +117,7 @@ func (d *decoder) add(raw json.RawMessage, fused *bool) error {
 			return fmt.Errorf("decoder Strip: content %q, start %d, stop %d: want one character and 0 to %d", string(c), spec.start, spec.stop, maxStrip)
 		}
 		spec.char = c[0]
-		if *fused {
+		if d.fused {
 			d.strip = append(d.strip, spec)
 			return nil
 		}
@@ -113,9 +126,12 @@ func (d *decoder) add(raw json.RawMessage, fused *bool) error {
 		if s.Content == nil {
 			return errors.New("decoder Replace: content is missing")
 		}
-		f, err := replacer("decoder Replace", s.Pattern, *s.Content)
+		f, grow, err := replacer("decoder Replace", s.Pattern, *s.Content)
 		if err != nil {
 			return err
+		}
+		if d.growth *= grow; d.growth > maxTokenGrowth {
+			return fmt.Errorf("decoder: its Replace steps may make a token more than %d times longer", maxTokenGrowth)
 		}
 		return each(func(tok string, _ bool) string { return f(tok) })
 	case "Metaspace":

@@ -72,7 +72,7 @@ func (e *encoder) piece(s string, first bool, step int) {
 
 func (t *Tokenizer) normalize(s string) string {
 	for _, f := range t.norm {
-		s = f(s)
+		s = f.apply(s)
 	}
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -82,7 +83,13 @@ type wordPieceSpec struct {
 func strictJSON(data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
-	return d.Decode(v)
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("something follows the value")
+	}
+	return nil
 }
 
 func (m *modelSpec) UnmarshalJSON(data []byte) error {
@@ -248,10 +255,6 @@ func marshalPlain(v any) ([]byte, error) {
 // ErrFormat.
 func ParseTokenizer(data []byte) (*Tokenizer, error) {
 	var spec tokenizerSpec
-	if err := json.Unmarshal(data, &spec); err != nil { // checks the whole before strictJSON stops after one value
-		return nil, fmt.Errorf("%w: tokenizer.json: %w", ErrFormat, err)
-	}
-	spec = tokenizerSpec{}
 	if err := strictJSON(data, &spec); err != nil {
 		return nil, fmt.Errorf("%w: tokenizer.json: %w", ErrFormat, err)
 	}
@@ -283,10 +286,10 @@ type wordModel interface {
 func newTokenizer(spec tokenizerSpec) (*Tokenizer, error) {
 	t := &Tokenizer{spec: spec}
 	var err error
-	if t.norm, err = buildNorm(spec.Normalizer); err != nil {
+	if t.norm, err = compileNorm(spec.Normalizer); err != nil {
 		return nil, err
 	}
-	if t.pre, err = buildPre(spec.PreTokenizer); err != nil {
+	if t.pre, err = buildPre(spec.PreTokenizer, 0); err != nil {
 		return nil, err
 	}
 	if t.dec, err = parseDecoder(spec.Decoder); err != nil {
@@ -298,7 +301,7 @@ func newTokenizer(spec tokenizerSpec) (*Tokenizer, error) {
 	if err := t.setModel(); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	return t, t.parsePost(spec.PostProcessor)
+	return t, t.parsePost(spec.PostProcessor, 0)
 }
 
 func (t *Tokenizer) setModel() (err error) {
@@ -423,7 +426,10 @@ func (t *Tokenizer) setVocab() error {
 }
 
 // parsePost reads which tokens stand around a lone text.
-func (t *Tokenizer) parsePost(raw json.RawMessage) error {
+func (t *Tokenizer) parsePost(raw json.RawMessage, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("post_processor: sequences more than %d deep", maxDepth)
+	}
 	if isNull(raw) {
 		return nil
 	}
@@ -453,7 +459,7 @@ func (t *Tokenizer) parsePost(raw json.RawMessage) error {
 		return nil
 	case "Sequence":
 		for _, r := range p.Processors {
-			if err := t.parsePost(r); err != nil {
+			if err := t.parsePost(r, depth+1); err != nil {
 				return err
 			}
 		}

@@ -10,7 +10,32 @@ import (
 )
 
 // normStep rewrites a stretch of text between added tokens.
-type normStep func(string) string
+type normStep struct {
+	apply func(string) string
+	grow  int // a bound on how many times longer it makes a text, but for a constant
+}
+
+// maxGrowth bounds what all steps together may make of a text, so that a
+// tokenizer.json cannot ask for memory without bound.
+const maxGrowth = 4096
+
+// maxDepth bounds sequences in sequences.
+const maxDepth = 8
+
+// compileNorm compiles a normalizer.
+func compileNorm(raw json.RawMessage) ([]normStep, error) {
+	steps, err := buildNorm(raw, 0)
+	if err != nil {
+		return nil, err
+	}
+	growth := 1
+	for _, s := range steps {
+		if growth *= s.grow; growth > maxGrowth {
+			return nil, fmt.Errorf("normalizer: its steps may make a text more than %d times longer", maxGrowth)
+		}
+	}
+	return steps, nil
+}
 
 // normSpec is a normalizer object of tokenizer.json.
 type normSpec struct {
@@ -32,7 +57,10 @@ type normSpec struct {
 }
 
 // buildNorm flattens a normalizer into steps.
-func buildNorm(raw json.RawMessage) ([]normStep, error) {
+func buildNorm(raw json.RawMessage, depth int) ([]normStep, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("normalizer: sequences more than %d deep", maxDepth)
+	}
 	if isNull(raw) {
 		return nil, nil
 	}
@@ -40,7 +68,7 @@ func buildNorm(raw json.RawMessage) ([]normStep, error) {
 	if err := strictJSON(raw, &n); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
-	one := func(s normStep) ([]normStep, error) { return []normStep{s}, nil }
+	one := func(grow int, f func(string) string) ([]normStep, error) { return []normStep{{f, grow}}, nil }
 	missing := func(field string) ([]normStep, error) {
 		return nil, fmt.Errorf("normalizer %s: %s is missing", n.Type, field)
 	}
@@ -48,7 +76,7 @@ func buildNorm(raw json.RawMessage) ([]normStep, error) {
 	case "Sequence":
 		var steps []normStep
 		for _, r := range n.Normalizers {
-			more, err := buildNorm(r)
+			more, err := buildNorm(r, depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -56,20 +84,20 @@ func buildNorm(raw json.RawMessage) ([]normStep, error) {
 		}
 		return steps, nil
 	case "NFC":
-		return one(func(s string) string { return normalForm(norm.NFC, s) })
+		return one(3, func(s string) string { return normalForm(norm.NFC, s) })
 	case "NFD":
-		return one(func(s string) string { return normalForm(norm.NFD, s) })
+		return one(4, func(s string) string { return normalForm(norm.NFD, s) })
 	case "NFKC":
-		return one(func(s string) string { return normalForm(norm.NFKC, s) })
+		return one(11, func(s string) string { return normalForm(norm.NFKC, s) })
 	case "NFKD":
-		return one(func(s string) string { return normalForm(norm.NFKD, s) })
+		return one(18, func(s string) string { return normalForm(norm.NFKD, s) })
 	case "Lowercase":
-		return one(lowerCase)
+		return one(2, lowerCase)
 	case "StripAccents":
-		return one(func(s string) string { return dropRanges(s, combiningMarks) })
+		return one(1, func(s string) string { return dropRanges(s, combiningMarks) })
 	case "Strip":
 		left, right := or(n.StripLeft, true), or(n.StripRight, true)
-		return one(func(s string) string {
+		return one(1, func(s string) string {
 			if left {
 				s = strings.TrimLeftFunc(s, unicode.IsSpace)
 			}
@@ -82,7 +110,7 @@ func buildNorm(raw json.RawMessage) ([]normStep, error) {
 		if n.Prepend == nil {
 			return missing("prepend")
 		}
-		return one(func(s string) string {
+		return one(1, func(s string) string {
 			if s == "" {
 				return s
 			}
@@ -92,18 +120,18 @@ func buildNorm(raw json.RawMessage) ([]normStep, error) {
 		if n.Content == nil {
 			return missing("content")
 		}
-		f, err := replacer("normalizer Replace", n.Pattern, *n.Content)
+		f, grow, err := replacer("normalizer Replace", n.Pattern, *n.Content)
 		if err != nil {
 			return nil, err
 		}
-		return one(f)
+		return one(grow, f)
 	case "Nmt":
-		return one(nmtClean)
+		return one(1, nmtClean)
 	case "BertNormalizer":
 		lower := or(n.Lowercase, true)
-		return one(bertNormalizer{or(n.CleanText, true), or(n.Chinese, true), or(n.StripAccents, lower), lower}.apply)
+		return one(6, bertNormalizer{or(n.CleanText, true), or(n.Chinese, true), or(n.StripAccents, lower), lower}.apply)
 	case "ByteLevel":
-		return one(func(s string) string { return byteLevel([]byte(s)) })
+		return one(2, func(s string) string { return byteLevel([]byte(s)) })
 	case "Precompiled":
 		if n.Charsmap == nil {
 			return missing("precompiled_charsmap")
@@ -112,20 +140,21 @@ func buildNorm(raw json.RawMessage) ([]normStep, error) {
 		if err != nil {
 			return nil, fmt.Errorf("normalizer Precompiled: %w", err)
 		}
-		return one(m.apply)
+		return one(m.longest, m.apply)
 	}
 	return nil, fmt.Errorf("normalizer %q is not implemented (have Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, "+
 		"Prepend, Replace, Nmt, BertNormalizer, ByteLevel, Precompiled)", n.Type)
 }
 
-// replacer replaces every match of a {"String"} or {"Regex"} pattern.
-func replacer(where string, source json.RawMessage, content string) (func(string) string, error) {
+// replacer replaces every match of a {"String"} or {"Regex"} pattern. grow
+// bounds how many times longer a text gets.
+func replacer(where string, source json.RawMessage, content string) (f func(string) string, grow int, err error) {
 	lit, re, err := parsePattern(where, source)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if re == nil {
-		return func(s string) string { return strings.ReplaceAll(s, lit, content) }, nil
+		return func(s string) string { return strings.ReplaceAll(s, lit, content) }, max(1, (len(content)+len(lit)-1)/len(lit)), nil
 	}
 	return func(s string) string {
 		var b strings.Builder
@@ -137,7 +166,7 @@ func replacer(where string, source json.RawMessage, content string) (func(string
 			}
 		}
 		return b.String()
-	}, nil
+	}, max(1, len(content)), nil
 }
 
 // parsePattern reads {"String": ...} or {"Regex": ...}; re is nil for the first.

@@ -32,6 +32,7 @@ func newUnigram(m *unigramSpec, special []bool) (*unigram, error) {
 		u.unk = *m.UnkID
 	}
 	low := math.Inf(1)
+	var keys []trieKey
 	for i, p := range m.Vocab {
 		if math.IsNaN(p.Score) || math.IsInf(p.Score, 0) {
 			return nil, fmt.Errorf("vocab entry %d %q has score %v", i, p.Piece, p.Score)
@@ -39,16 +40,16 @@ func newUnigram(m *unigramSpec, special []bool) (*unigram, error) {
 		u.scores[i], low = p.Score, min(low, p.Score)
 		if p.Piece != "" && !special[i] { // special tokens are not made from text
 			u.vocab[p.Piece] = int32(i)
-			u.trie.add(p.Piece, int32(i))
+			keys = append(keys, trieKey{p.Piece, int32(i)})
 		}
 	}
-	u.trie.freeze()
+	if len(keys) == 0 {
+		return nil, errors.New("no token can be made from text")
+	}
+	u.trie = newByteTrie(keys)
 	u.unkScore = low - unkPenalty
 	if m.ByteFallback {
 		u.fallback = byteTokens(u.vocab)
-	}
-	if len(u.trie.id) == 0 {
-		return nil, errors.New("no token can be made from text")
 	}
 	return u, nil
 }
@@ -112,86 +113,4 @@ func (u *unigram) append(out []int32, s string) []int32 {
 		}
 	}
 	return out
-}
-
-// byteTrie maps strings to ids. Nodes are kept in one slice; children of a node
-// are found by binary search in its edges.
-type byteTrie struct {
-	build []map[byte]int32 // node to children, until frozen
-	id    []int32          // by node, -1 = no key ends here
-	first []int32          // by node: its edges are first[n] to first[n+1]
-	label []byte
-	child []int32
-	root  [256]int32 // children of the root, 0 = none
-}
-
-func (t *byteTrie) add(key string, id int32) {
-	if t.id == nil {
-		t.build, t.id = []map[byte]int32{nil}, []int32{-1}
-	}
-	n := int32(0)
-	for i := range len(key) {
-		next, ok := t.build[n][key[i]]
-		if !ok {
-			next = int32(len(t.id))
-			if t.build[n] == nil {
-				t.build[n] = make(map[byte]int32, 1)
-			}
-			t.build[n][key[i]] = next
-			t.build, t.id = append(t.build, nil), append(t.id, -1)
-		}
-		n = next
-	}
-	t.id[n] = id
-}
-
-func (t *byteTrie) freeze() {
-	t.first = make([]int32, 0, len(t.id)+1)
-	for n, edges := range t.build {
-		t.first = append(t.first, int32(len(t.label)))
-		from := len(t.label)
-		for c := range edges {
-			t.label = append(t.label, c)
-		}
-		slices.Sort(t.label[from:])
-		for _, c := range t.label[from:] {
-			t.child = append(t.child, edges[c])
-			if n == 0 {
-				t.root[c] = edges[c]
-			}
-		}
-	}
-	t.first = append(t.first, int32(len(t.label)))
-	t.build = nil
-}
-
-// prefixes calls f for each key that s begins with, shortest first.
-func (t *byteTrie) prefixes(s string, f func(n int, id int32)) {
-	node := int32(0)
-	for i := range len(s) {
-		c := s[i]
-		if node == 0 {
-			node = t.root[c]
-		} else {
-			lo, hi := t.first[node], t.first[node+1]
-			node = 0
-			for lo < hi {
-				mid := (lo + hi) / 2
-				switch l := t.label[mid]; {
-				case l == c:
-					node, lo = t.child[mid], hi
-				case l < c:
-					lo = mid + 1
-				default:
-					hi = mid
-				}
-			}
-		}
-		if node == 0 {
-			return
-		}
-		if id := t.id[node]; id >= 0 {
-			f(i+1, id)
-		}
-	}
 }
