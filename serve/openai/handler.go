@@ -1,0 +1,156 @@
+package openai
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/model/embed"
+	"github.com/skein-rl/skein/rollout"
+)
+
+// Config is what a Handler serves. The engine's Text must be TextOf(Model.Tokenizer).
+type Config struct {
+	// Name is the served model's name, as requests give it.
+	Name   string
+	Model  *model.Model
+	Engine *rollout.LocalEngine
+	// Encoder answers /v1/embeddings; nil = not offered.
+	Encoder *embed.Encoder
+	// AdapterRoot is the folder that adapters may be loaded from; "" refuses
+	// loading and unloading.
+	AdapterRoot string
+	// Timeout bounds one request; 0 means 10 minutes.
+	Timeout time.Duration
+	Log     *slog.Logger // nil = none
+}
+
+// Handler is the API under /v1. Safe for concurrent use.
+type Handler struct {
+	cfg     Config
+	mux     *http.ServeMux
+	started time.Time
+	special []int32 // left out of texts unless asked for
+
+	mu       sync.Mutex
+	adapters map[string]loaded
+}
+
+// loaded is an adapter being served.
+type loaded struct {
+	path    string
+	digest  string
+	created int64
+}
+
+// New makes the handler. Errors: a model without tokenizer.
+func New(cfg Config) (*Handler, error) {
+	if cfg.Model.Tokenizer == nil {
+		return nil, fmt.Errorf("openai: model %s has no tokenizer: only files that come with one can be served", cfg.Name)
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 10 * time.Minute
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	h := &Handler{cfg: cfg, mux: http.NewServeMux(), started: time.Now(), adapters: map[string]loaded{}}
+	for path, f := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"POST /v1/chat/completions":    h.chat,
+		"POST /v1/completions":         h.completions,
+		"POST /v1/embeddings":          h.embeddings,
+		"GET /v1/models":               h.models,
+		"GET /v1/models/{name...}":     h.model,
+		"POST /v1/load_lora_adapter":   h.loadAdapter,
+		"POST /v1/unload_lora_adapter": h.unloadAdapter,
+		"POST /tokenize":               h.tokenize,
+		"POST /detokenize":             h.detokenize,
+	} {
+		h.mux.HandleFunc(path, h.answer(f))
+	}
+	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, &Error{Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path), Type: "invalid_request_error", Status: http.StatusNotFound})
+	})
+	return h, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
+
+// answer runs an endpoint under a deadline and turns its error into the API's.
+func (h *Handler) answer(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.Timeout, fmt.Errorf("the request took longer than the server's limit of %s", h.cfg.Timeout))
+		defer cancel()
+		start := time.Now()
+		err := f(w, r.WithContext(ctx))
+		if err == nil {
+			return
+		}
+		e := asError(err)
+		h.cfg.Log.Info("request refused", "path", r.URL.Path, "status", e.Status, "error", e.Message, "took", time.Since(start))
+		writeError(w, e)
+	}
+}
+
+// asError gives an error its HTTP status.
+func asError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	status, kind := http.StatusInternalServerError, "server_error"
+	switch {
+	case errors.Is(err, rollout.ErrContextFull):
+		status, kind = http.StatusBadRequest, "invalid_request_error"
+	case errors.Is(err, rollout.ErrNoAdapter):
+		status, kind = http.StatusNotFound, "invalid_request_error"
+	case errors.Is(err, rollout.ErrVersion):
+		status, kind = http.StatusConflict, "invalid_request_error"
+	case errors.Is(err, rollout.ErrBusy):
+		status, kind = http.StatusTooManyRequests, "rate_limit_error"
+	case errors.Is(err, rollout.ErrEngineClosed):
+		status, kind = http.StatusServiceUnavailable, "server_error"
+	case errors.Is(err, context.DeadlineExceeded):
+		status, kind = http.StatusGatewayTimeout, "server_error"
+	}
+	return &Error{Message: err.Error(), Type: kind, Status: status}
+}
+
+func writeError(w http.ResponseWriter, e *Error) {
+	if e.Status == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(e.Status)
+	json.NewEncoder(w).Encode(map[string]*Error{"error": e}) // a client that left cannot be told
+}
+
+func writeJSON(w http.ResponseWriter, v any) error {
+	w.Header().Set("Content-Type", "application/json")
+	json.NewEncoder(w).Encode(v) // a client that left cannot be told
+	return nil
+}
+
+// adapterOf maps a request's model name to the engine's adapter name.
+func (h *Handler) adapterOf(name string) (string, error) {
+	if name == h.cfg.Name || name == "" {
+		return "", nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.adapters[name]; ok {
+		return name, nil
+	}
+	served := append([]string{h.cfg.Name}, h.adapterNames()...)
+	return "", &Error{Message: fmt.Sprintf("model %q is not served here; served are %s", name, strings.Join(served, ", ")), Type: "invalid_request_error", Status: http.StatusNotFound, Param: ptr("model"), Code: ptr("model_not_found")}
+}
+
+func ptr[T any](v T) *T { return &v }
