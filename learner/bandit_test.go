@@ -132,7 +132,8 @@ func (b *bandit) Forward(ctx context.Context, groups []model.PrefixGroup, temp f
 	return b.score(groups, temp, b.params)
 }
 
-func (b *bandit) Backward(ctx context.Context, dLogP, dEntropy []float32) error {
+func (b *bandit) Backward(ctx context.Context, d model.Scores) error {
+	dLogP, dEntropy := d.LogProbs, d.Entropy
 	b.backward++
 	k := 0
 	return b.each(b.last, func(prev, tok int32) {

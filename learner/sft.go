@@ -232,7 +232,7 @@ func (l *Learner) sftStep(ctx context.Context, rows []SFTRow, batch []int, total
 			return p, fmt.Errorf("learner: sft step %d: %w", p.Step, errors.Join(ErrDiverged, err))
 		}
 		p.Loss += res.Loss
-		if err := l.tr.Backward(ctx, m.gather(func(k int) []float64 { return res.DLogP[at[k]] }), nil); err != nil {
+		if err := l.tr.Backward(ctx, model.Scores{LogProbs: m.gather(func(k int) []float64 { return res.DLogP[at[k]] })}); err != nil {
 			return p, fmt.Errorf("learner: sft step %d: %w", p.Step, err)
 		}
 	}

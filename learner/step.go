@@ -246,7 +246,7 @@ func (s *stepRun) backward(it int, m micro, tot loss.Totals) error {
 	}
 	t0 := time.Now()
 	defer func() { s.time.Backward += time.Since(t0) }()
-	return s.l.tr.Backward(s.ctx, dLogP, dEntropy)
+	return s.l.tr.Backward(s.ctx, model.Scores{LogProbs: dLogP, Entropy: dEntropy})
 }
 
 func (s *stepRun) update() error {

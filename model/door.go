@@ -166,6 +166,11 @@ type Decoder interface {
 type TrainerConfig struct {
 	LoRA LoRAConfig // used unless Full
 	Full bool       // every base weight is a parameter (pure-Go backend only)
+	// Value adds a scalar head on the final normed hidden state, v = w.h, whose
+	// weights [1, hidden] stand last in the parameter vector under the name
+	// "score.weight" (that of HF's sequence classifiers, without bias): a critic
+	// (PPO) or a reward model.
+	Value bool
 }
 
 // Sequence is one member of a prefix group: the tokens after the prompt, and
@@ -175,6 +180,9 @@ type Sequence struct {
 	// Train marks tokens whose logprob is wanted (policy-sampled tokens).
 	// len(Train) == len(Tokens). Positions are prompt length + index.
 	Train []bool
+	// Value marks tokens after which the value head is read (TrainerConfig.Value);
+	// nil = none, else len(Value) == len(Tokens).
+	Value []bool
 }
 
 // PrefixGroup is a prompt shared by its members; the prompt is computed once,
@@ -191,6 +199,9 @@ type PrefixGroup struct {
 type Scores struct {
 	LogProbs []float32
 	Entropy  []float32
+	// Values are the value head's outputs, one per marked token of every member
+	// in order; nil without a value head.
+	Values []float32
 }
 
 // Trainer computes logprobs and the gradient of any scalar of them with
@@ -208,9 +219,9 @@ type Trainer interface {
 	// Forward runs forward with the trainer's parameters and keeps what
 	// Backward needs; a new Forward drops the previous one.
 	Forward(ctx context.Context, groups []PrefixGroup, temperature float64) (Scores, error)
-	// Backward adds to the gradient, given dLoss/dLogProbs and (nil allowed)
-	// dLoss/dEntropy for the last Forward.
-	Backward(ctx context.Context, dLogProbs, dEntropy []float32) error
+	// Backward adds to the gradient, given the derivatives of the loss with
+	// respect to the last Forward's Scores, in their shape; nil parts are zero.
+	Backward(ctx context.Context, d Scores) error
 	// Grad returns the accumulated gradient (owned by the trainer, valid until
 	// the next call); ZeroGrad clears it.
 	Grad() []float32

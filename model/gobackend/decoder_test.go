@@ -399,7 +399,7 @@ func BenchmarkTrainStep(b *testing.B) {
 			for b.Loop() {
 				s, err := tr.Forward(ctx, groups, 1)
 				require.NoError(b, err)
-				require.NoError(b, tr.Backward(ctx, s.LogProbs, nil))
+				require.NoError(b, tr.Backward(ctx, model.Scores{LogProbs: s.LogProbs}))
 			}
 			b.ReportMetric(float64(rows*b.N)/b.Elapsed().Seconds(), "rows/s")
 		})

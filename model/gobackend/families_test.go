@@ -169,7 +169,7 @@ func backwardNLL(t testing.TB, tr model.Trainer, sequences [][]int32) float64 {
 	s, err := tr.Forward(ctx, nll(sequences), 1)
 	require.NoError(t, err)
 	loss, dlp, _ := goldenLoss(s, 0)
-	require.NoError(t, tr.Backward(ctx, dlp, nil))
+	require.NoError(t, tr.Backward(ctx, model.Scores{LogProbs: dlp}))
 	return loss
 }
 

@@ -220,7 +220,7 @@ func TestGoldenFullGradient(t *testing.T) {
 		requireClose(t, c.labelled(c.Entropy), s.Entropy, 5e-6, "entropy")
 		loss, dlp, dent := goldenLoss(s, 0.01)
 		require.InDelta(t, c.Loss, loss, 2e-6)
-		require.NoError(t, tr.Backward(ctx, dlp, dent))
+		require.NoError(t, tr.Backward(ctx, model.Scores{LogProbs: dlp, Entropy: dent}))
 		requireGradient(t, tr.Layout(), "grads.safetensors", "", tr.Grad(), 1e-5)
 		require.NoError(t, tr.Close())
 	}
@@ -237,7 +237,7 @@ func TestGoldenLoRAGradient(t *testing.T) {
 		require.NoError(t, err)
 		loss, dlp, _ := goldenLoss(s, 0)
 		require.InDelta(t, c.LoRA.Loss, loss, 2e-6)
-		require.NoError(t, tr.Backward(ctx, dlp, nil))
+		require.NoError(t, tr.Backward(ctx, model.Scores{LogProbs: dlp}))
 		requireGradient(t, tr.Layout(), "lora.safetensors", "g.", tr.Grad(), 1e-5)
 	}
 }

@@ -145,7 +145,7 @@ func BenchmarkSmolLM2Decode(b *testing.B) {
 		for b.Loop() {
 			s, err := tr.Forward(ctx, []model.PrefixGroup{g}, 1)
 			require.NoError(b, err)
-			require.NoError(b, tr.Backward(ctx, s.LogProbs, nil))
+			require.NoError(b, tr.Backward(ctx, model.Scores{LogProbs: s.LogProbs}))
 		}
 	})
 }

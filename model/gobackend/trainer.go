@@ -192,8 +192,8 @@ func (t *trainer) prepare(groups []model.PrefixGroup, temperature float64) (*bat
 
 // Backward implements model.Trainer. The gradient is unchanged when it fails
 // before computing (wrong lengths, no Forward); otherwise call ZeroGrad.
-func (t *trainer) Backward(ctx context.Context, dLogProbs, dEntropy []float32) error {
-	if err := t.backward(ctx, dLogProbs, dEntropy); err != nil {
+func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
+	if err := t.backward(ctx, d.LogProbs, d.Entropy); err != nil {
 		return fmt.Errorf("gobackend: backward: %w", err)
 	}
 	return nil

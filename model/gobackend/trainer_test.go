@@ -44,7 +44,7 @@ func gradient(t testing.TB, tr model.Trainer, parts [][]model.PrefixGroup, tempe
 				}
 			}
 		}
-		require.NoError(t, tr.Backward(ctx, dlp, dent))
+		require.NoError(t, tr.Backward(ctx, model.Scores{LogProbs: dlp, Entropy: dent}))
 		all.LogProbs, all.Entropy = append(all.LogProbs, s.LogProbs...), append(all.Entropy, s.Entropy...)
 	}
 	return append([]float32(nil), tr.Grad()...), all
@@ -174,7 +174,7 @@ func TestScoreKeepsTheForward(t *testing.T) {
 		s, err := tr.Forward(ctx, groups, 1)
 		require.NoError(t, err)
 		dlp, dent := coefficients(r, len(s.LogProbs))
-		require.NoError(t, tr.Backward(ctx, dlp, dent))
+		require.NoError(t, tr.Backward(ctx, model.Scores{LogProbs: dlp, Entropy: dent}))
 		want := append([]float32(nil), tr.Grad()...)
 
 		again, err := tr.Forward(ctx, groups, 1)
@@ -183,9 +183,9 @@ func TestScoreKeepsTheForward(t *testing.T) {
 		_, err = tr.Score(ctx, other, 0.5, nil)
 		require.NoError(t, err)
 		tr.ZeroGrad()
-		require.NoError(t, tr.Backward(ctx, dlp, dent))
+		require.NoError(t, tr.Backward(ctx, model.Scores{LogProbs: dlp, Entropy: dent}))
 		require.Equal(t, want, tr.Grad())
-		require.NoError(t, tr.Backward(ctx, dlp, dent)) // accumulates
+		require.NoError(t, tr.Backward(ctx, model.Scores{LogProbs: dlp, Entropy: dent})) // accumulates
 		for i := range want {
 			require.InDelta(t, 2*want[i], tr.Grad()[i], 1e-5*math.Abs(float64(want[i]))+1e-6)
 		}
@@ -233,7 +233,7 @@ func TestTrainerRefuses(t *testing.T) {
 	require.ErrorIs(t, err, ErrNonFinite)
 	require.ErrorContains(t, err, "layers.0.self_attn.v_proj.lora_A.weight")
 	require.NoError(t, tr.SetParams(params))
-	require.ErrorContains(t, tr.Backward(ctx, nil, nil), "call Forward first")
+	require.ErrorContains(t, tr.Backward(ctx, model.Scores{}), "call Forward first")
 
 	for want, groups := range map[string][]model.PrefixGroup{
 		"group 0: the prompt is empty":         one(nil, []int32{2}, true),
@@ -251,10 +251,10 @@ func TestTrainerRefuses(t *testing.T) {
 	}
 	_, err = tr.Forward(ctx, good, 1)
 	require.NoError(t, err)
-	require.ErrorContains(t, tr.Backward(ctx, []float32{1, 2}, nil), "2 logprob gradients for 1")
-	require.ErrorContains(t, tr.Backward(ctx, []float32{1}, []float32{1, 2}), "2 entropy gradients for 1")
-	require.ErrorIs(t, tr.Backward(ctx, []float32{float32(math.Inf(1))}, nil), ErrNonFinite)
-	require.NoError(t, tr.Backward(ctx, []float32{1}, nil))
+	require.ErrorContains(t, tr.Backward(ctx, model.Scores{LogProbs: []float32{1, 2}}), "2 logprob gradients for 1")
+	require.ErrorContains(t, tr.Backward(ctx, model.Scores{LogProbs: []float32{1}, Entropy: []float32{1, 2}}), "2 entropy gradients for 1")
+	require.ErrorIs(t, tr.Backward(ctx, model.Scores{LogProbs: []float32{float32(math.Inf(1))}}), ErrNonFinite)
+	require.NoError(t, tr.Backward(ctx, model.Scores{LogProbs: []float32{1}}))
 
 	done, cancel := context.WithCancel(ctx)
 	cancel()

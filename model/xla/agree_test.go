@@ -87,7 +87,7 @@ func step(t testing.TB, tr model.Trainer, groups []model.PrefixGroup, temperatur
 	t.Helper()
 	s, err := tr.Forward(t.Context(), groups, temperature)
 	require.NoError(t, err)
-	require.NoError(t, tr.Backward(t.Context(), dlogp, dent))
+	require.NoError(t, tr.Backward(t.Context(), model.Scores{LogProbs: dlogp, Entropy: dent}))
 	return s
 }
 

@@ -8,12 +8,15 @@ import (
 	"fmt"
 
 	"github.com/gomlx/go-xla/pkg/pjrt"
+
+	"github.com/skein-rl/skein/model"
 )
 
 // Backward adds the gradient of the loss to Grad, given its derivatives by the
 // last Forward's logprobs and (nil is zero) entropies. Groups whose derivatives
 // are all zero cost nothing. On error the gradient is unchanged.
-func (t *trainer) Backward(ctx context.Context, dLogProbs, dEntropy []float32) error {
+func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
+	dLogProbs, dEntropy := d.LogProbs, d.Entropy
 	if !t.ready {
 		return errors.New("xla: Backward without a Forward since the last SetParams")
 	}

@@ -65,7 +65,7 @@ func TestGoldenLoRAGradient(t *testing.T) {
 		d[i] = -1 / n
 	}
 	require.InDelta(t, c.LoRA.Loss, loss, 2e-5)
-	require.NoError(t, tr.Backward(t.Context(), d, nil))
+	require.NoError(t, tr.Backward(t.Context(), model.Scores{LogProbs: d}))
 	want := tinyAdapter(t, m, "g")
 	for _, p := range tr.Layout() {
 		w, g := want[p.Offset:p.Offset+p.Len()], tr.Grad()[p.Offset:p.Offset+p.Len()]
@@ -135,7 +135,7 @@ func TestTrainerRefuses(t *testing.T) {
 	tr := newTrainer(t, b, tinyLoRA)
 	ctx := t.Context()
 	require.ErrorContains(t, tr.SetParams(make([]float32, 3)), "3 parameters")
-	require.ErrorContains(t, tr.Backward(ctx, nil, nil), "without a Forward")
+	require.ErrorContains(t, tr.Backward(ctx, model.Scores{}), "without a Forward")
 	one := func(tokens []int32, train ...bool) []model.PrefixGroup {
 		return []model.PrefixGroup{{Prompt: []int32{1, 2}, Members: []model.Sequence{{Tokens: tokens, Train: train}}}}
 	}
@@ -155,13 +155,13 @@ func TestTrainerRefuses(t *testing.T) {
 	s, err := tr.Forward(ctx, one([]int32{1}, false), 1)
 	require.NoError(t, err)
 	require.Empty(t, s.LogProbs)
-	require.NoError(t, tr.Backward(ctx, nil, nil))
+	require.NoError(t, tr.Backward(ctx, model.Scores{}))
 
 	_, err = tr.Forward(ctx, one([]int32{1}, true), 1)
 	require.NoError(t, err)
-	require.ErrorContains(t, tr.Backward(ctx, make([]float32, 2), nil), "1 scored tokens")
+	require.ErrorContains(t, tr.Backward(ctx, model.Scores{LogProbs: make([]float32, 2)}), "1 scored tokens")
 	require.NoError(t, tr.SetParams(make([]float32, tr.Layout().Size())))
-	require.ErrorContains(t, tr.Backward(ctx, make([]float32, 1), nil), "since the last SetParams")
+	require.ErrorContains(t, tr.Backward(ctx, model.Scores{LogProbs: make([]float32, 1)}), "since the last SetParams")
 	for _, g := range tr.Grad() {
 		require.Zero(t, g)
 	}
