@@ -35,7 +35,8 @@ type GenerateRequest struct {
 	// MinVersion refuses older versions (training).
 	MinVersion uint64
 	// Priority: higher ones take free slots first, equal ones in order of
-	// arrival. Nothing that runs is interrupted.
+	// arrival. Nothing that runs is interrupted; a steady flow of higher ones
+	// keeps lower ones waiting, until their ctx ends.
 	Priority int
 }
 
