@@ -62,6 +62,10 @@ func decode(t testing.TB, b model.Backend, a *model.Adapter, version uint64, tem
 	require.NoError(t, err)
 	defer dec.Close()
 	require.NoError(t, dec.SetAdapter(1, a))
+	place := 1
+	if a == nil {
+		place = 0
+	}
 	var out []Group
 	for i, id := range ids {
 		prompt := []int32{1, 5, int32(7 + i)}
@@ -69,8 +73,8 @@ func decode(t testing.TB, b model.Backend, a *model.Adapter, version uint64, tem
 		var rows []model.DecodeRow
 		for s := range 4 {
 			dec.Truncate(s, 0)
-			pre = append(pre, model.PrefillRow{Slot: s, Tokens: prompt[:2]})
-			rows = append(rows, model.DecodeRow{Slot: s, Last: prompt[2], MaxNew: 5, Sampling: model.Sampling{Temperature: temp, Seed: seed*1000 + uint64(10*i+s)}})
+			pre = append(pre, model.PrefillRow{Slot: s, Adapter: place, Tokens: prompt[:2]})
+			rows = append(rows, model.DecodeRow{Slot: s, Adapter: place, Last: prompt[2], MaxNew: 5, Sampling: model.Sampling{Temperature: temp, Seed: seed*1000 + uint64(10*i+s)}})
 		}
 		require.NoError(t, dec.Prefill(ctx, pre))
 		res, err := dec.Decode(ctx, rows, 5)

@@ -36,7 +36,8 @@ type Config struct {
 	// Algorithm is "grpo" or "sft".
 	Algorithm string `yaml:"algorithm" json:"algorithm"`
 
-	// LossType is grpo, bnpo, dr_grpo or dapo; for sft nll or dft.
+	// LossType is one of loss.Types(); for sft nll or dft. With cispo, epsilon_high
+	// is the cap on the ratio itself.
 	LossType string `yaml:"loss_type" json:"loss_type"`
 	// Beta weighs the KL to the start adapter; 0 needs no reference.
 	Beta float64 `yaml:"beta" json:"beta"`
@@ -59,6 +60,15 @@ type Config struct {
 	TopEntropyQuantile float64 `yaml:"top_entropy_quantile" json:"top_entropy_quantile"`
 	// EntropyCoef weighs the entropy bonus; 0 = none.
 	EntropyCoef float64 `yaml:"entropy_coef" json:"entropy_coef"`
+	// SAPOTemperaturePos and SAPOTemperatureNeg are sapo's gate temperatures for
+	// positive and other advantages.
+	SAPOTemperaturePos float64 `yaml:"sapo_temperature_pos" json:"sapo_temperature_pos"`
+	SAPOTemperatureNeg float64 `yaml:"sapo_temperature_neg" json:"sapo_temperature_neg"`
+	// VESPO's weighting of sequences of advantage >= 0 and < 0.
+	VESPOKPos      float64 `yaml:"vespo_k_pos" json:"vespo_k_pos"`
+	VESPOLambdaPos float64 `yaml:"vespo_lambda_pos" json:"vespo_lambda_pos"`
+	VESPOKNeg      float64 `yaml:"vespo_k_neg" json:"vespo_k_neg"`
+	VESPOLambdaNeg float64 `yaml:"vespo_lambda_neg" json:"vespo_lambda_neg"`
 
 	// ScaleRewards is group, batch or none.
 	ScaleRewards string `yaml:"scale_rewards" json:"scale_rewards"`
@@ -131,7 +141,7 @@ type Config struct {
 
 // DefaultConfig has TRL 1.16's defaults for GRPO.
 func DefaultConfig() Config {
-	clipMax := 3.0
+	clipMax, l := 3.0, loss.DefaultConfig()
 	return Config{
 		Algorithm: GRPO, LossType: "dapo", UseBiasCorrectionKL: true, Epsilon: 0.2, NumIterations: 1,
 		ImportanceSamplingLevel: loss.LevelToken, OldLogprobs: OldLearner, TopEntropyQuantile: 1,
@@ -142,6 +152,8 @@ func DefaultConfig() Config {
 		MaxSteps: 100, LearningRate: 1e-6, LRSchedulerType: "linear",
 		AdamBeta1: 0.9, AdamBeta2: 0.999, AdamEpsilon: 1e-8, MaxGradNorm: 1,
 		NumTrainEpochs: 3, BatchTokens: 8192, TokenBudget: 4096,
+		SAPOTemperaturePos: l.SAPOTemperaturePos, SAPOTemperatureNeg: l.SAPOTemperatureNeg,
+		VESPOKPos: l.VESPOKPos, VESPOLambdaPos: l.VESPOLambdaPos, VESPOKNeg: l.VESPOKNeg, VESPOLambdaNeg: l.VESPOLambdaNeg,
 	}
 }
 
@@ -248,6 +260,8 @@ func (c Config) lossConfig() loss.Config {
 		Beta: c.Beta, BiasCorrectedKL: c.UseBiasCorrectionKL, MaxCompletionLength: c.MaxCompletionLength,
 		OffPolicyMaskThreshold: c.OffPolicyMaskThreshold, TopEntropyQuantile: c.TopEntropyQuantile,
 		EntropyCoef: c.EntropyCoef, Denominator: c.RolloutISDenominator,
+		SAPOTemperaturePos: c.SAPOTemperaturePos, SAPOTemperatureNeg: c.SAPOTemperatureNeg,
+		VESPOKPos: c.VESPOKPos, VESPOLambdaPos: c.VESPOLambdaPos, VESPOKNeg: c.VESPOKNeg, VESPOLambdaNeg: c.VESPOLambdaNeg,
 	}
 }
 
