@@ -2,27 +2,32 @@ package f32
 
 import "math"
 
-// Form is how the numbers of a right operand lie in memory. The 16-bit forms
-// halve what a product reads; micro-kernels widen them to float32, so results
-// are those of the float32 numbers bit for bit.
+// Form is how the numbers of a right operand lie in memory. The smaller forms
+// cut what a product reads; micro-kernels widen them to float32, so results are
+// those of the float32 numbers bit for bit.
 type Form int
 
 // The forms. A panel row of BF16 is 16 little-endian words, word j holding
-// column j in its low half and column 16+j in its high half; the others store
-// the 32 columns in order.
+// column j in its low half and column 16+j in its high half; Full and F16 store
+// the 32 columns in order. Q8 and Q4 are blocks, see blocks.go.
 const (
 	Full Form = iota
 	BF16      // upper half of a float32
 	F16       // IEEE 754 binary16
+	Q8        // scale*q, 8.5 bits: what GGUF's Q8_0 holds
+	Q4        // scale*q + offset, 5 bits: what GGUF's Q4_0 and Q4_1 hold
 )
 
-// String is the form's usual name: f32, bf16 or f16.
-func (f Form) String() string { return [...]string{"f32", "bf16", "f16"}[f] }
+// String is the form's usual name: f32, bf16, f16, q8 or q4.
+func (f Form) String() string { return [...]string{"f32", "bf16", "f16", "q8", "q4"}[f] }
 
-// ExactForm is the smallest form that holds every number of every part
-// exactly: bf16, else f16, else float32.
-func ExactForm(p *Pool, parts ...[]float32) Form {
-	for _, f := range []Form{BF16, F16} {
+// ExactForm is the smallest form that holds every number of every part [*, k]
+// exactly. Block forms are for machines with micro-kernels for them.
+func ExactForm(p *Pool, k int, parts ...[]float32) Form {
+	for _, f := range []Form{Q4, Q8, BF16, F16} {
+		if f >= Q8 && (!blockKernels() || k%blockLen != 0) {
+			continue
+		}
 		ok := true
 		for _, x := range parts {
 			ok = ok && exact(p, f, x)
@@ -35,6 +40,9 @@ func ExactForm(p *Pool, parts ...[]float32) Form {
 }
 
 func exact(p *Pool, f Form, x []float32) bool {
+	if f >= Q8 {
+		return exactBlocks(p, f, x)
+	}
 	const block = 1 << 16
 	bad := make([]bool, (len(x)+block-1)/block)
 	p.For(len(bad), func(i int) {

@@ -19,19 +19,23 @@ type A struct {
 // B is a right operand in panels: element (k, j) is
 // Data[(j/32)*PanelStride + k*RowStride + j%32]. The last panel is padded to
 // its full width: the padding is read, and its results are dropped. A Matrix
-// gives operands in 16-bit forms.
+// gives operands in smaller forms.
 type B struct {
 	Data        []float32
 	PanelStride int
 	RowStride   int
 	form        Form
 	half        []uint16 // instead of Data in 16-bit forms
+	blocks      []byte   // instead of Data in block forms; then PanelStride counts bytes
 }
 
 // at is the address of panel q.
 func (b B) at(q int) unsafe.Pointer {
 	if b.form == Full {
 		return unsafe.Pointer(&b.Data[q*b.PanelStride])
+	}
+	if b.form >= Q8 {
+		return unsafe.Pointer(&b.blocks[q*b.PanelStride])
 	}
 	return unsafe.Pointer(&b.half[q*b.PanelStride])
 }
@@ -84,10 +88,15 @@ func check(m, n, k int, a A, b B, c []float32, ldc int) {
 	if k > 0 {
 		_ = a.Data[(m-1)*a.RowStride+(k-1)*a.ColStride]
 		last := (panels(n)-1)*b.PanelStride + (k-1)*b.RowStride + PanelWidth - 1
-		if b.form == Full {
+		switch {
+		case b.form == Full:
 			_ = b.Data[last]
-		} else {
+		case b.form < Q8:
 			_ = b.half[last]
+		case k%blockLen > 0:
+			panic("f32: a block operand's depth is a multiple of 32")
+		default:
+			_ = b.blocks[(panels(n)-1)*b.PanelStride+k/blockLen*b.form.blockBytes()-1]
 		}
 	}
 	_ = c[(m-1)*ldc+n-1]

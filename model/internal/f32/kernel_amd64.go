@@ -40,6 +40,9 @@ func kernelRows(n int) int {
 	return (n + blocks - 1) / blocks
 }
 
+// blockKernels says whether the micro-kernels read block forms.
+func blockKernels() bool { return active == avx512 }
+
 func kernel(f Form, mr int, a *float32, rs, cs int, b unsafe.Pointer, bs int, c *float32, ldc, k int, acc bool) {
 	if active == portable {
 		kernelPortable(f, mr, a, rs, cs, b, bs, c, ldc, k, acc)
@@ -54,7 +57,7 @@ func kernel(f Form, mr int, a *float32, rs, cs int, b unsafe.Pointer, bs int, c 
 		add = 1
 	}
 	if active == avx512 {
-		gemm512([...]form512{full512, bf16512, f16512}[f], mr, a, ra, ca, b, rb, c, rc, k, add)
+		gemm512([...]form512{full512, bf16512, f16512, q8512, q4512}[f], mr, a, ra, ca, b, rb, c, rc, k, add)
 		return
 	}
 	// A panel is two halves of 16 columns.

@@ -4,6 +4,9 @@ package f32
 
 import "unsafe"
 
+// blockKernels says whether the micro-kernels read block forms.
+func blockKernels() bool { return false }
+
 func kernelRows(n int) int { return min(n, 12) }
 
 func kernel(f Form, mr int, a *float32, rs, cs int, b unsafe.Pointer, bs int, c *float32, ldc, k int, acc bool) {

@@ -12,6 +12,8 @@ const (
 	full512 form512 = 0
 	bf16512 form512 = 1
 	f16512  form512 = 2
+	q8512   form512 = 3
+	q4512   form512 = 4
 )
 
 //go:noescape
@@ -121,6 +123,78 @@ func gemm512f1611(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *f
 
 //go:noescape
 func gemm512f1612(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q81(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q82(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q83(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q84(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q85(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q86(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q87(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q88(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q89(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q810(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q811(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q812(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q41(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q42(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q43(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q44(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q45(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q46(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q47(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q48(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q49(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q410(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q411(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
+
+//go:noescape
+func gemm512q412(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
 
 //go:noescape
 func exp512(x *float32, n int, table *[14][16]float32)
@@ -326,6 +400,54 @@ func gemm512(f form512, mr int, a *float32, rs, cs uintptr, b unsafe.Pointer, bs
 		gemm512f1611(a, rs, cs, b, bs, c, ldc, k, acc)
 	case 35:
 		gemm512f1612(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 36:
+		gemm512q81(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 37:
+		gemm512q82(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 38:
+		gemm512q83(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 39:
+		gemm512q84(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 40:
+		gemm512q85(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 41:
+		gemm512q86(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 42:
+		gemm512q87(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 43:
+		gemm512q88(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 44:
+		gemm512q89(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 45:
+		gemm512q810(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 46:
+		gemm512q811(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 47:
+		gemm512q812(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 48:
+		gemm512q41(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 49:
+		gemm512q42(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 50:
+		gemm512q43(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 51:
+		gemm512q44(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 52:
+		gemm512q45(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 53:
+		gemm512q46(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 54:
+		gemm512q47(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 55:
+		gemm512q48(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 56:
+		gemm512q49(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 57:
+		gemm512q410(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 58:
+		gemm512q411(a, rs, cs, b, bs, c, ldc, k, acc)
+	case 59:
+		gemm512q412(a, rs, cs, b, bs, c, ldc, k, acc)
 	}
 }
 

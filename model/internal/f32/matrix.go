@@ -11,7 +11,7 @@ type Matrix struct {
 
 // NewMatrix packs row-major parts [*, k], stacked.
 func NewMatrix(p *Pool, k int, parts ...[]float32) Matrix {
-	return NewMatrixAs(p, ExactForm(p, parts...), k, parts...)
+	return NewMatrixAs(p, ExactForm(p, k, parts...), k, parts...)
 }
 
 // NewMatrixAs is NewMatrix in a given form, which must hold the parts exactly.
@@ -21,10 +21,14 @@ func NewMatrixAs(p *Pool, form Form, k int, parts ...[]float32) Matrix {
 		n += len(x) / k
 	}
 	m := Matrix{n: n, k: k, b: B{form: form, PanelStride: k * PanelWidth, RowStride: PanelWidth}}
-	if form == Full {
+	switch {
+	case form == Full:
 		m.b.Data = make([]float32, PackedLen(k, n))
-	} else {
+	case form < Q8:
 		m.b.half = make([]uint16, PackedLen(k, n))
+	default:
+		m.b.PanelStride = k / blockLen * form.blockBytes()
+		m.b.blocks = make([]byte, panels(n)*m.b.PanelStride)
 	}
 	p.Rows(panels(n), 1+(1<<15)/(PanelWidth*max(k, 1)), func(lo, hi int) {
 		j := 0 // row of the stack
@@ -41,6 +45,14 @@ func NewMatrixAs(p *Pool, form Form, k int, parts ...[]float32) Matrix {
 
 func (m Matrix) put(j int, row []float32) {
 	at := (j / PanelWidth) * m.b.PanelStride
+	if m.b.form >= Q8 {
+		var b quant
+		for i := 0; i < m.k; i += blockLen {
+			b.find(m.b.form, row[i:i+blockLen])
+			b.write(m.b.form, m.block(at, i), j%PanelWidth)
+		}
+		return
+	}
 	if m.b.form == Full {
 		dst := m.b.Data[at+j%PanelWidth:]
 		for i, v := range row {
@@ -54,9 +66,26 @@ func (m Matrix) put(j int, row []float32) {
 	}
 }
 
+// block is the block of a panel at byte offset `at` that holds contracted index
+// i.
+func (m Matrix) block(at, i int) []byte {
+	size := m.b.form.blockBytes()
+	return m.b.blocks[at+i/blockLen*size:][:size]
+}
+
 // Row copies row j of W into dst [k].
 func (m Matrix) Row(dst []float32, j int) {
 	at := (j / PanelWidth) * m.b.PanelStride
+	if m.b.form >= Q8 {
+		var b quant
+		for i := 0; i < m.k; i += blockLen {
+			b.read(m.b.form, m.block(at, i), j%PanelWidth)
+			for r := range blockLen {
+				dst[i+r] = b.value(m.b.form, r)
+			}
+		}
+		return
+	}
 	if m.b.form == Full {
 		src := m.b.Data[at+j%PanelWidth:]
 		for i := range dst[:m.k] {
@@ -83,7 +112,9 @@ func (m Matrix) B() B { return m.b }
 func (m Matrix) Form() Form { return m.b.form }
 
 // Bytes is the size in memory.
-func (m Matrix) Bytes() int64 { return 4*int64(len(m.b.Data)) + 2*int64(len(m.b.half)) }
+func (m Matrix) Bytes() int64 {
+	return 4*int64(len(m.b.Data)) + 2*int64(len(m.b.half)) + int64(len(m.b.blocks))
+}
 
 // Transpose writes rows [lo, lo+count) of W as a float32 right operand
 // [count, k], that of the backward product dx = dy W. lo is a multiple of
@@ -99,6 +130,18 @@ func (m Matrix) Transpose(p *Pool, dst []float32, lo, count int) {
 			}
 			for s := range panels(count) {
 				rows := min(PanelWidth, count-s*PanelWidth)
+				if m.b.form >= Q8 {
+					src := m.block((lo/PanelWidth+s)*m.b.PanelStride, q*PanelWidth)
+					var b quant
+					for r := range rows {
+						b.read(m.b.form, src, r)
+						o := out[(s*PanelWidth+r)*PanelWidth:][:PanelWidth]
+						for j := range o {
+							o[j] = b.value(m.b.form, j)
+						}
+					}
+					continue
+				}
 				at := (lo/PanelWidth+s)*m.b.PanelStride + q*PanelWidth*PanelWidth
 				for j := range width {
 					o := out[s*PanelWidth*PanelWidth+j:]
