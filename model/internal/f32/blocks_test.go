@@ -121,5 +121,5 @@ func TestBlocksRefuse(t *testing.T) {
 	zero := make([]float32, 64)
 	require.Equal(t, Q4, ExactForm(nil, 64, zero))
 	zero[3] = float32(math.NaN())
-	require.Equal(t, Full, ExactForm(nil, 64, zero))
+	require.Equal(t, BF16, ExactForm(nil, 64, zero))
 }
