@@ -83,7 +83,7 @@ func TestCompanyChangesNothing(t *testing.T) {
 	alone := engine(1, 8, 512)
 	defer alone.Close()
 	rapid.Check(t, func(rt *rapid.T) {
-		e := engine(rapid.IntRange(1, 4).Draw(rt, "slots"), rapid.IntRange(1, 6).Draw(rt, "quantum"), rapid.SampledFrom([]int{1, 5, 512}).Draw(rt, "chunk"))
+		e := engine(rapid.IntRange(1, 4).Draw(rt, "slots"), rapid.IntRange(1, 6).Draw(rt, "quantum"), rapid.SampledFrom([]int{2, 5, 512}).Draw(rt, "chunk"))
 		defer e.Close()
 		n := rapid.IntRange(2, 6).Draw(rt, "company")
 		var wg sync.WaitGroup
@@ -183,10 +183,10 @@ func TestScoresAgreeWithTheLearner(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, s.Logprobs, len(seq)-1)
 	require.LessOrEqual(t, gap(s.Logprobs[len(p)-1:], want), 1e-4)
-	require.Equal(t, []rollout.VersionRun{{End: len(seq) - 1, Version: 1}}, s.Versions)
+	require.Equal(t, uint64(1), s.Version)
 	t.Logf("%d tokens scored in %v", len(seq)-1, time.Since(start))
 	_, err = r.engine.Score(context.Background(), rollout.ScoreRequest{Tokens: seq[:1]})
 	require.ErrorContains(t, err, "give at least 2")
 	_, err = r.engine.Score(context.Background(), rollout.ScoreRequest{Tokens: []int32{1, 1 << 20}})
-	require.ErrorIs(t, err, sample.ErrNoToken)
+	require.ErrorContains(t, err, "token 1048576")
 }

@@ -83,6 +83,7 @@ type request struct {
 	out    Generation
 	watch  *textWatch // nil without a text side
 	stream *Stream    // nil unless streaming
+	scores *Scores    // nil unless seq is to be scored, not continued
 	since  time.Time  // arrival, then the newest token
 	result chan error // buffered; out is complete when it delivers nil
 }
@@ -123,15 +124,20 @@ func (e *LocalEngine) Generate(ctx context.Context, req GenerateRequest) (Genera
 	if err != nil {
 		return Generation{}, err
 	}
+	if err := e.wait(r); err != nil {
+		return Generation{}, err
+	}
+	return r.out, nil
+}
+
+// wait returns when a request has ended, or its context.
+func (e *LocalEngine) wait(r *request) error {
 	select {
 	case err := <-r.result:
-		if err != nil {
-			return Generation{}, err
-		}
-		return r.out, nil
-	case <-ctx.Done():
+		return err
+	case <-r.ctx.Done():
 		e.nudge()
-		return Generation{}, fmt.Errorf("engine: %w", context.Cause(ctx))
+		return fmt.Errorf("engine: %w", context.Cause(r.ctx))
 	}
 }
 
@@ -147,24 +153,29 @@ func (e *LocalEngine) submit(ctx context.Context, req GenerateRequest, stream *S
 	if e.cfg.Text != nil {
 		r.watch = &textWatch{stream: e.cfg.Text(r.req.Prompt), stops: r.req.StopText}
 	}
+	return r, e.admit(r)
+}
+
+// admit puts a request in the queue if there is room and its adapter is known.
+func (e *LocalEngine) admit(r *request) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return nil, ErrEngineClosed
+		return ErrEngineClosed
 	}
 	if limit := e.cfg.MaxWaiting; limit > 0 && e.held >= e.cfg.Slots+limit {
 		e.refused++
-		return nil, fmt.Errorf("%w: %d requests run and %d wait, which is the limit; try again later", ErrBusy, e.cfg.Slots, e.held-e.cfg.Slots)
+		return fmt.Errorf("%w: %d requests run and %d wait, which is the limit; try again later", ErrBusy, e.cfg.Slots, e.held-e.cfg.Slots)
 	}
-	b, err := e.lookup(req.Adapter)
+	b, err := e.lookup(r.req.Adapter)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.bind = b
 	e.queue = append(e.queue, r)
 	e.held++
 	e.nudge()
-	return r, nil
+	return nil
 }
 
 // EndSession implements Engine. The cache stays as a prefix others may copy
@@ -222,6 +233,7 @@ func (e *LocalEngine) run(ctx context.Context) {
 		}
 		start := time.Now()
 		left = append(left, s.fill(ctx, e.cfg.Chunk)...)
+		left = append(left, s.score(ctx, e.cfg.Chunk)...)
 		left = append(left, s.step(ctx, e.cfg.Quantum)...)
 		s.counts.Busy += time.Since(start)
 		e.deliver(ctx, left)

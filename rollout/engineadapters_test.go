@@ -31,7 +31,7 @@ func TestNoAdapterIsServedAnothersCache(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := newFakeDecoder(rapid.IntRange(1, 4).Draw(rt, "slots"), 64)
 		e, err := NewEngine(d, EngineConfig{Slots: len(d.slots), MaxLen: 64, Adapters: 3,
-			Quantum: rapid.IntRange(1, 4).Draw(rt, "quantum"), Chunk: rapid.SampledFrom([]int{1, 3, 100}).Draw(rt, "chunk")})
+			Quantum: rapid.IntRange(1, 4).Draw(rt, "quantum"), Chunk: rapid.SampledFrom([]int{2, 3, 100}).Draw(rt, "chunk")})
 		require.NoError(rt, err)
 		defer e.Close()
 		var mu sync.Mutex

@@ -46,8 +46,9 @@ type EngineConfig struct {
 	// arrivals, cancellations and policy swaps wait for at most that many. While
 	// a request streams it is 1. 0 means 8.
 	Quantum int
-	// Chunk is the most prompt tokens computed between two decode quanta: running
-	// requests wait for at most that many. 0 means 512.
+	// Chunk is the most prompt tokens computed between two decode quanta, and the
+	// most tokens scored there: running requests wait for no more. 0 means 512;
+	// at least 2.
 	Chunk int
 	// MaxWaiting is how many requests may wait for a slot before Generate answers
 	// ErrBusy. 0 means any number.
@@ -81,8 +82,8 @@ func (c EngineConfig) Validate() error {
 	if c.Quantum < 0 {
 		bad("Quantum is %d; give 0 for the default of %d, or more", c.Quantum, defaultQuantum)
 	}
-	if c.Chunk < 0 {
-		bad("Chunk is %d; give 0 for the default of %d, or more", c.Chunk, defaultChunk)
+	if c.Chunk < 0 || c.Chunk == 1 {
+		bad("Chunk is %d; give 0 for the default of %d, or 2 or more", c.Chunk, defaultChunk)
 	}
 	if c.MaxWaiting < 0 {
 		bad("MaxWaiting is %d; give 0 for no limit, or more", c.MaxWaiting)

@@ -20,7 +20,9 @@ func (sl *slot) valid() bool { return !sl.fresh && sl.epoch == sl.req.bind.epoch
 func (sl *slot) missing() []int32 { return sl.req.seq[len(sl.ids) : len(sl.req.seq)-1] }
 
 // ready says whether a slot can be decoded.
-func (sl *slot) ready() bool { return sl.req != nil && sl.valid() && len(sl.missing()) == 0 }
+func (sl *slot) ready() bool {
+	return sl.req != nil && sl.req.scores == nil && sl.valid() && len(sl.missing()) == 0
+}
 
 // fill brings active slots' caches up to their sequences, first placed first,
 // computing at most budget tokens. It goes in waves: a sequence that shares more
@@ -45,7 +47,7 @@ func (s *scheduler) fill(ctx context.Context, budget int) (failed []outcome) {
 func (s *scheduler) wave(budget int) (rows []model.PrefillRow, moved bool, failed []outcome) {
 	var todo []int
 	for i := range s.slots {
-		if sl := &s.slots[i]; sl.req != nil && !sl.ready() {
+		if sl := &s.slots[i]; sl.req != nil && sl.req.scores == nil && !sl.ready() {
 			todo = append(todo, i)
 		}
 	}

@@ -13,6 +13,7 @@ type EngineStats struct {
 	Refused   uint64        // answered ErrBusy
 	Generated uint64        // tokens sampled
 	Prefilled uint64        // prompt tokens computed
+	Scored    uint64        // tokens scored
 	Reused    uint64        // prompt tokens taken from a cache instead
 	Swaps     uint64        // policies and adapters set
 	Refilled  uint64        // tokens computed again because of a swap (part of Prefilled)
