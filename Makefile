@@ -20,7 +20,7 @@ PEER_PYTHON ?= $(PEERS)/venv/bin/python
 # Words before a benchmark's command; on a machine shared with other work: BENCH_RUN='setsid -w bench/first.sh'
 BENCH_RUN ?=
 
-.PHONY: bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
+.PHONY: gpu-check gpu-test-binary bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -88,6 +88,15 @@ race: ## the concurrent rooms under the race detector
 test-xla: $(PJRT) ## the XLA backend against golden numbers and against the pure-Go backend
 	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) CGO_ENABLED=1 $(GO) test -tags xla -timeout 20m ./model/xla/... && \
 	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) CGO_ENABLED=1 $(GO) test -tags xla -timeout 20m -run XLA ./cmd/skein
+
+# On a machine with an NVIDIA GPU and pip's jax[cuda13] (or PLUGIN=FILE); where Go is not there, build the binary elsewhere and bring .cache/gpu along.
+PLUGIN  ?=
+gpu-check: ## the XLA backend on an NVIDIA GPU: golden comparisons and benchmarks, as JSON lines
+	scripts/gpu_check.sh $(if $(PLUGIN),--plugin $(PLUGIN))
+
+gpu-test-binary: ## .cache/gpu/xla.test, what gpu-check runs where Go is not installed
+	@mkdir -p $(CACHE)/gpu
+	CGO_ENABLED=1 $(GO) test -tags xla -c -trimpath -ldflags '-s -w' -o $(CACHE)/gpu/xla.test ./model/xla
 
 slow: $(PJRT) $(CACHE)/smollm2/model.gguf ## real weights and long runs: SmolLM2 golden numbers, both backends
 	SKEIN_SLOW=1 SKEIN_SMOLLM2=$(abspath $(CACHE)/smollm2/model.gguf) PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) \

@@ -20,6 +20,7 @@ type device struct {
 	name   string // cpu, cuda, ...
 	elem   string // f32 or bf16: weights, caches and operands of products
 	limits limits
+	accel  bool // not a CPU
 }
 
 func openDevice(o Options) (*device, error) {
@@ -48,7 +49,7 @@ func openDevice(o Options) (*device, error) {
 	if len(client.AddressableDevices()) == 0 {
 		return nil, errors.Join(fmt.Errorf("xla: plugin %s has no device of kind %q", file, o.Device), client.Destroy())
 	}
-	return &device{client: client, log: o.Logger, name: o.Device, elem: o.Dtype, limits: limitsOf(o.Device)}, nil
+	return &device{client: client, log: o.Logger, name: o.Device, elem: o.Dtype, limits: limitsOf(o.Device), accel: o.Device != "cpu"}, nil
 }
 
 // program is a compiled StableHLO module.
@@ -76,7 +77,7 @@ func (d *device) compile(name string, e *emitter, results []value) (*program, er
 }
 
 func (d *device) emitter() *emitter {
-	return &emitter{alias: map[int]int{}, accel: d.name != "cpu"}
+	return &emitter{alias: map[int]int{}, accel: d.accel}
 }
 
 // run executes and returns the results; donated arguments are gone afterwards.

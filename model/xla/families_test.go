@@ -245,3 +245,16 @@ func TestFamiliesBF16(t *testing.T) {
 		t.Logf("%s: logits differ by %.1e", name, diff)
 	}
 }
+
+// What programs do differently on accelerators (indexed writes, explicit
+// precision, other sizes) computes the same, as far as a CPU can tell.
+func TestAcceleratorPrograms(t *testing.T) {
+	f := openFamily(t, "gemma3")
+	b := open(t, f.model, "f32")
+	dev := b.(*backend).dev
+	dev.accel, dev.limits = true, limitsOf("cuda")
+	d := newDecoder(t, b, 2, f.model.Config.ContextLimit()).(*decoder)
+	require.NoError(t, d.SetAdapter(1, f.adapter))
+	f.greedy(t, d)
+	f.gradients(t, b)
+}

@@ -16,13 +16,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// open opens a backend on the CPU plugin; without one the test is skipped.
-func open(t testing.TB, m *model.Model, dtype string) model.Backend {
+// testOptions are the device that the tests run on: the CPU plugin of PluginEnv,
+// or what SKEIN_XLA_DEVICE and SKEIN_XLA_PLUGIN name (scripts/gpu_check.sh).
+// Without a plugin the test is skipped.
+func testOptions(t testing.TB, dtype string) Options {
 	t.Helper()
-	if os.Getenv(PluginEnv) == "" {
+	o := Options{Dtype: dtype, Device: os.Getenv("SKEIN_XLA_DEVICE"), Plugin: os.Getenv("SKEIN_XLA_PLUGIN")}
+	if o.Plugin == "" && os.Getenv(PluginEnv) == "" {
 		t.Skipf("%s is not set: run make plugin", PluginEnv)
 	}
-	b, err := Open(m, Options{Dtype: dtype, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	return o
+}
+
+// open opens a backend of a model.
+func open(t testing.TB, m *model.Model, dtype string) model.Backend {
+	t.Helper()
+	o := testOptions(t, dtype)
+	o.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	b, err := Open(m, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
@@ -31,15 +42,13 @@ func open(t testing.TB, m *model.Model, dtype string) model.Backend {
 // small is a backend of smallConfig that tests share, with its programs.
 func small(t testing.TB, dtype string) (*model.Model, *backend) {
 	t.Helper()
-	if os.Getenv(PluginEnv) == "" {
-		t.Skipf("%s is not set: run make plugin", PluginEnv)
-	}
+	o := testOptions(t, dtype)
 	if smallModel == nil {
 		smallModel = randomModel(t, smallConfig, 3)
 		smallModel.Digest = "blake3:00"
 	}
 	if smallBackends[dtype] == nil {
-		b, err := Open(smallModel, Options{Dtype: dtype})
+		b, err := Open(smallModel, o)
 		require.NoError(t, err)
 		smallBackends[dtype] = b.(*backend)
 	}
