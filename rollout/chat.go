@@ -35,6 +35,8 @@ type Chat interface {
 	Special() []string
 	// Stop lists the ids that end an assistant turn.
 	Stop() []int32
+	// Calls is the form in which the model writes tool calls.
+	Calls() *CallFormat
 }
 
 // transcript is a conversation together with the tokens the engine saw of it.

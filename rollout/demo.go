@@ -100,7 +100,7 @@ func (d *demo) write(t Task, messages []Message) error {
 // turn gives the events of one assistant turn. The first one of the kind that
 // weighs most (a call where there is one) holds the turn's tokens.
 func (d *demo) turn(content string, span eventlog.Span) []eventlog.Event {
-	parsed := ParseTurn(content, false)
+	parsed := ParseTurn(content, false, hermesCalls)
 	var events []eventlog.Event
 	placed := false
 	for i := range parsed.Parts {

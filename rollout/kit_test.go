@@ -269,8 +269,9 @@ func (byteChat) Decode(ids []int32) string {
 	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
 
-func (byteChat) Special() []string { return []string{"<|start|>", "<|end|>"} }
-func (byteChat) Stop() []int32     { return []int32{idEnd} }
+func (byteChat) Calls() *CallFormat { return hermesCalls }
+func (byteChat) Special() []string  { return []string{"<|start|>", "<|end|>"} }
+func (byteChat) Stop() []int32      { return []int32{idEnd} }
 
 // bytesOf encodes byte by byte, without the merge: a tokenisation that Encode
 // would not choose.

@@ -16,6 +16,7 @@ type modelChat struct {
 	template  *model.ChatTemplate
 	special   []string
 	stop      []int32
+	calls     *CallFormat
 }
 
 // NewModelChat returns the text side of a model. The first stop token is the
@@ -26,7 +27,10 @@ func NewModelChat(m *model.Model) (Chat, error) {
 	if m.Tokenizer == nil || m.Template == nil {
 		return nil, fmt.Errorf("rollout: model %s has no tokenizer or no chat template; use an instruction-tuned model", m.Name)
 	}
-	c := &modelChat{tokenizer: m.Tokenizer, template: m.Template}
+	c := &modelChat{tokenizer: m.Tokenizer, template: m.Template, calls: hermesCalls}
+	if m.Template.SupportsTools() {
+		c.calls = CallFormatOf(m.Template.Source())
+	}
 	for _, a := range m.Tokenizer.AddedTokens() {
 		if a.Special {
 			c.special = append(c.special, a.Content)
@@ -74,3 +78,4 @@ func (c *modelChat) Encode(text string) []int32 { return c.tokenizer.Encode(text
 func (c *modelChat) Decode(ids []int32) string  { return c.tokenizer.Decode(ids) }
 func (c *modelChat) Special() []string          { return c.special }
 func (c *modelChat) Stop() []int32              { return c.stop }
+func (c *modelChat) Calls() *CallFormat         { return c.calls }

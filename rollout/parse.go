@@ -75,9 +75,8 @@ func (p Parsed) Text() string {
 }
 
 // ParseTurn splits what a model wrote into text, reasoning (<think>…</think>)
-// and calls (<tool_call>{"name": …, "arguments": {…}}</tool_call>, several per
-// turn, or a JSON list of calls inside one pair of marks). inThought says that
-// the prompt already opened a thought.
+// and calls, several per turn, in the given format; Hermes marks are understood
+// beside any other. inThought says that the prompt already opened a thought.
 //
 // It is lenient only where one reading exists: blanks around JSON, arguments as
 // a string that holds a JSON object, "parameters" for "arguments", arguments
@@ -85,7 +84,7 @@ func (p Parsed) Text() string {
 // itself contains the closing mark inside a JSON string. Everything else that
 // is marked as a call is a malformed call, reported in place; the calls after
 // it still count. Marks inside a thought are thought.
-func ParseTurn(text string, inThought bool) Parsed {
+func ParseTurn(text string, inThought bool, format *CallFormat) Parsed {
 	var p Parsed
 	pos := 0
 	add := func(part Part) {
@@ -98,27 +97,29 @@ func ParseTurn(text string, inThought bool) Parsed {
 		p.Open = !found
 	}
 	for pos < len(text) {
-		rest := text[pos:]
-		call, think := strings.Index(rest, callOpen), strings.Index(rest, thinkOpen)
-		next := len(rest)
+		use := format
+		call, body := format.find(text, pos)
+		if other, otherBody := hermesCalls.find(text, pos); other >= 0 && (call < 0 || other < call) {
+			use, call, body = hermesCalls, other, otherBody
+		}
+		next, thinks := len(text), false
 		if call >= 0 {
 			next = call
 		}
-		if think >= 0 && think < next {
-			next = think
+		if i := strings.Index(text[pos:], thinkOpen); i >= 0 && pos+i < next {
+			next, thinks = pos+i, true
 		}
-		if next > 0 {
-			add(Part{Kind: PartText, End: pos + next, Text: strings.TrimSpace(rest[:next])})
+		if next > pos {
+			add(Part{Kind: PartText, End: next, Text: strings.TrimSpace(text[pos:next])})
 			continue
 		}
-		if think == 0 {
+		if thinks {
 			end, found := thoughtEnd(text, pos+len(thinkOpen))
 			add(Part{Kind: PartReasoning, End: end, Text: trimThought(text[pos:end])})
 			p.Open = !found
 			continue
 		}
-		body := pos + len(callOpen)
-		calls, end, open := parseCalls(text, body)
+		calls, end, open := use.read(text, body)
 		p.Open = open
 		for i := range calls {
 			calls[i].Kind = PartCall
@@ -145,10 +146,20 @@ func trimThought(s string) string {
 	return strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(s, thinkOpen), thinkClose))
 }
 
-// parseCalls reads the body of a call that begins at from. end is the offset
-// after its closing mark, or where the next call begins when that is missing;
-// open means the text ended before the JSON value did.
-func parseCalls(text string, from int) (calls []Part, end int, open bool) {
+// jsonCalls reads the JSON body of a call that begins at from. closing ends it;
+// "" stands for nothing. end is the offset after the closing mark, or where the
+// next call begins when that is missing; open means the text ended before the
+// JSON value did.
+func jsonCalls(text string, from int, opening, closing string) (calls []Part, end int, open bool) {
+	return jsonBody(text, from, opening, closing, readCalls)
+}
+
+// namedCall reads the JSON arguments of a call whose name stands before them.
+func namedCall(name, text string, from int, opening, closing string) (calls []Part, end int, open bool) {
+	return jsonBody(text, from, opening, closing, func(v json.RawMessage) []Part { return []Part{callOf(name, string(v))} })
+}
+
+func jsonBody(text string, from int, opening, closing string, read func(json.RawMessage) []Part) (calls []Part, end int, open bool) {
 	dec := json.NewDecoder(strings.NewReader(text[from:]))
 	var value json.RawMessage
 	err := dec.Decode(&value)
@@ -157,19 +168,26 @@ func parseCalls(text string, from int) (calls []Part, end int, open bool) {
 		rest := strings.TrimLeft(text[after:], " \t\r\n")
 		blank := len(text) - len(rest)
 		switch {
-		case strings.HasPrefix(rest, callClose):
-			return readCalls(value), blank + len(callClose), false
-		case rest == "" || strings.HasPrefix(rest, callOpen):
-			return readCalls(value), blank, false
+		case closing == "":
+			return read(value), after, false
+		case strings.HasPrefix(rest, closing):
+			return read(value), blank + len(closing), false
+		case rest == "" || strings.HasPrefix(rest, opening):
+			return read(value), blank, false
+		}
+		if closing == ";" { // it only parts calls: what follows is text
+			return read(value), after, false
 		}
 		err = errors.New("data after the JSON value")
 	}
 	end = len(text)
 	closed := false
-	if i := strings.Index(text[from:], callClose); i >= 0 {
-		end, closed = from+i+len(callClose), true
+	if closing != "" {
+		if i := strings.Index(text[from:], closing); i >= 0 {
+			end, closed = from+i+len(closing), true
+		}
 	}
-	if i := strings.Index(text[from:end], callOpen); i >= 0 {
+	if i := strings.Index(text[from:end], opening); i >= 0 {
 		end, closed = from+i, true
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -177,6 +195,24 @@ func parseCalls(text string, from int) (calls []Part, end int, open bool) {
 		err = errors.New("unexpected end of JSON")
 	}
 	return []Part{{Err: err}}, end, open
+}
+
+// malformed is a call that could not be read.
+func malformed(why string) []Part { return []Part{{Err: errors.New(why)}} }
+
+// callOf is a call from its name and the text of its arguments.
+func callOf(name, args string) Part {
+	quoted, err := json.Marshal(name)
+	if err != nil || name == "" {
+		return Part{Err: errors.New("name is missing")}
+	}
+	if args = strings.TrimSpace(args); args == "" {
+		args = "{}"
+	}
+	if !json.Valid([]byte(args)) {
+		return Part{Call: tool.Call{Name: name}, Err: errors.New("arguments are not JSON")}
+	}
+	return readCall(json.RawMessage(`{"name":` + string(quoted) + `,"arguments":` + args + `}`))
 }
 
 // readCalls turns a decoded body into one call, or several when it is a list.

@@ -69,10 +69,10 @@ func TestParseTurn(t *testing.T) {
 		{`<tool_call>`, `bad(: unexpected end of JSON) open`},
 		{`<tool_call>{"name":"a"}</tool_call><tool_call>{"na`, `a{} bad(: unexpected end of JSON) open`},
 	} {
-		require.Equal(t, c.want, show(ParseTurn(c.in, false)), c.in)
+		require.Equal(t, c.want, show(ParseTurn(c.in, false, hermesCalls)), c.in)
 	}
-	require.Equal(t, `thought(so) text(yes)`, show(ParseTurn("so</think>yes", true)))
-	require.Equal(t, `thought(so) open`, show(ParseTurn("so", true)))
+	require.Equal(t, `thought(so) text(yes)`, show(ParseTurn("so</think>yes", true, hermesCalls)))
+	require.Equal(t, `thought(so) open`, show(ParseTurn("so", true, hermesCalls)))
 }
 
 func TestFormatCallsReadsBack(t *testing.T) {
@@ -81,8 +81,8 @@ func TestFormatCallsReadsBack(t *testing.T) {
 		{Name: `we"ird`},
 	}
 	want := `a{"x":"\"</tool_call>"} we"ird{}`
-	require.Equal(t, want, show(ParseTurn(FormatCalls(calls), false)))
-	spaced := ParseTurn(FormatCallsSpaced(calls), false)
+	require.Equal(t, want, show(ParseTurn(FormatCalls(calls), false, hermesCalls)))
+	spaced := ParseTurn(FormatCallsSpaced(calls), false, hermesCalls)
 	require.Equal(t, 2, spaced.Calls())
 	require.Empty(t, spaced.Text())
 	require.Equal(t, "<tool_call>\n"+`{"name": "a", "arguments": {"x": "\"a:b,c\\", "y": [1, 2]}}`+"\n</tool_call>",
@@ -92,14 +92,17 @@ func TestFormatCallsReadsBack(t *testing.T) {
 func FuzzParseTurn(f *testing.F) {
 	for _, s := range []string{
 		`<tool_call>{"name":"a","arguments":{"x":1}}</tool_call>`,
+		`[TOOL_CALLS]a[ARGS]{"x":1}`, `{"name": "a", "parameters": {}}; {"name":"b"}`, `<|tool_call>call:a{x:<|"|>s<|"|>,l:[1]}<tool_call|>`,
+		"<tool_call>\n<function=a>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>", `<tool_call>a<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>`,
+		`<｜tool▁call▁begin｜>a<｜tool▁sep｜>{}<｜tool▁call▁end｜>`, `functools[{"name":"a"}]`, `<function=a>{}</function>`,
 		`<think>a</think>b<tool_call>[{"name":"a"},{}]</tool_call>c`,
 		`<tool_call>{"name":"a","arguments":"{\"x\"`, `<tool_call><tool_call>`, `</think><think>`,
 	} {
-		f.Add(s, false)
-		f.Add(s, true)
+		f.Add(s, false, uint8(len(s)))
+		f.Add(s, true, uint8(0))
 	}
-	f.Fuzz(func(t *testing.T, s string, inThought bool) {
-		p := ParseTurn(s, inThought)
+	f.Fuzz(func(t *testing.T, s string, inThought bool, format uint8) {
+		p := ParseTurn(s, inThought, callFormats[int(format)%len(callFormats)])
 		at := 0
 		for _, part := range p.Parts {
 			if part.End < at || part.End > len(s) {

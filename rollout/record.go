@@ -24,7 +24,7 @@ func (e *episode) record(gen Generation) (Parsed, error) {
 	}
 	e.sampled += len(gen.IDs)
 	content := e.script.emitted(gen.IDs, gen.Finish == FinishStop)
-	parsed := ParseTurn(content, inThought)
+	parsed := ParseTurn(content, inThought, e.loop.chat.Calls())
 	ends := make([]int, len(parsed.Parts))
 	for i, p := range parsed.Parts {
 		ends[i] = p.End

@@ -1,0 +1,107 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// CallFormat is how a family of models writes tool calls in its turns.
+type CallFormat struct {
+	// Name is what configurations and reports call it.
+	Name string
+	// find gives where the next call from an offset begins and where its body
+	// does; at is -1 when there is none.
+	find func(text string, from int) (at, body int)
+	// read reads a body: its calls, the offset after it and its closing mark,
+	// and whether the text ended inside.
+	read func(text string, body int) (calls []Part, end int, open bool)
+	// fits reports whether a template teaches the format.
+	fits func(template string) bool
+}
+
+// callFormats in the order in which a template is tried against them: the more
+// particular first. Hermes is also what RenderWithTools teaches a model whose
+// template ignores tools, and what every format falls back to.
+var callFormats = []*CallFormat{gemma4Calls, functionGemmaCalls, deepSeekCalls, mistralCalls, phiCalls, functoolsCalls, glmCalls, xmlCalls, functionTagCalls, hermesCalls, llamaCalls}
+
+// CallFormats lists the names of the formats.
+func CallFormats() []string {
+	names := make([]string, len(callFormats))
+	for i, f := range callFormats {
+		names[i] = f.Name
+	}
+	return names
+}
+
+// CallFormatNamed finds a format by name.
+func CallFormatNamed(name string) (*CallFormat, error) {
+	for _, f := range callFormats {
+		if f.Name == name {
+			return f, nil
+		}
+	}
+	return nil, fmt.Errorf("rollout: tool-call format %q is unknown; the known ones are %s", name, strings.Join(CallFormats(), ", "))
+}
+
+// CallFormatOf chooses the format that a chat template teaches: Hermes when it
+// teaches none, for then the prompt does (model.RenderWithTools).
+func CallFormatOf(template string) *CallFormat {
+	for _, f := range callFormats {
+		if f.fits(template) {
+			return f
+		}
+	}
+	return hermesCalls
+}
+
+// WithCallFormat gives the chat another tool-call format than its template's.
+func WithCallFormat(c Chat, name string) (Chat, error) {
+	f, err := CallFormatNamed(name)
+	if err != nil {
+		return nil, err
+	}
+	return formatChat{c, f}, nil
+}
+
+type formatChat struct {
+	Chat
+	format *CallFormat
+}
+
+func (c formatChat) Calls() *CallFormat { return c.format }
+
+// findMark finds the first of some opening marks.
+func findMark(marks ...string) func(string, int) (int, int) {
+	return func(text string, from int) (at, body int) {
+		at = -1
+		for _, m := range marks {
+			if i := strings.Index(text[from:], m); i >= 0 && (at < 0 || from+i < at) {
+				at, body = from+i, from+i+len(m)
+			}
+		}
+		return at, body
+	}
+}
+
+// within cuts a body at its closing mark; without one it ends at the next
+// opening mark, or with the text, and is open.
+func within(text string, from int, closing, opening string) (body string, end int, open bool) {
+	stop, found := len(text), false
+	if i := strings.Index(text[from:], closing); i >= 0 {
+		stop, found = from+i, true
+	}
+	if i := strings.Index(text[from:stop], opening); i >= 0 {
+		return text[from : from+i], from + i, false
+	}
+	if !found {
+		return text[from:], len(text), true
+	}
+	return text[from:stop], stop + len(closing), false
+}
+
+func contains(all ...string) func(string) bool {
+	return func(template string) bool {
+		return !slices.ContainsFunc(all, func(s string) bool { return !strings.Contains(template, s) })
+	}
+}
