@@ -23,7 +23,7 @@ func ReadAdapterFile(dir string) (*AdapterFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model: read adapter: %w", err)
 	}
-	lora, err := parsePEFTConfig(conf)
+	lora, _, err := parsePEFTConfig(conf)
 	if err != nil {
 		return nil, fmt.Errorf("model: %s: %w", confPath, err)
 	}

