@@ -56,7 +56,7 @@ func (m *addedMatcher) split(s string, special bool, text func(s string, first b
 			continue
 		}
 		if t.LStrip {
-			start = max(at, len(strings.TrimRightFunc(s[:start], unicode.IsSpace)))
+			start = at + len(strings.TrimRightFunc(s[at:start], unicode.IsSpace))
 		}
 		if t.RStrip {
 			end = len(s) - len(strings.TrimLeftFunc(s[end:], unicode.IsSpace))
