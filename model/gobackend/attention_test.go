@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // plainAttention is the definition, in float64: each query of each head over
@@ -54,7 +52,7 @@ func TestAttentionIsTheDefinition(t *testing.T) {
 		c := tinyConfig()
 		c.AttnSoftcap, c.AttnScale = limit, 0.6
 		d := newDims(c)
-		s := cacheShape{d, f32.Pad(rows)}
+		s := newCacheShape(d)
 		r := rand.New(rand.NewPCG(241, 1))
 		a := &acts{qkv: make([]float32, rows*d.qkv), att: make([]float32, rows*d.q)}
 		for i := range a.qkv {
@@ -62,17 +60,19 @@ func TestAttentionIsTheDefinition(t *testing.T) {
 		}
 		for _, window := range []int{0, 1, 2, 31, 32, 33, 48, 64, 65, 149, 150, 1000} {
 			t.Run(fmt.Sprintf("cap %v/window %d", limit, window), func(t *testing.T) {
-				slot := s.newSlot()
-				s.attendCache(&exec{}, 1, window, a, []span{{slot, 0, rows, 0}})
+				slot := &slotCache{}
+				s.reserve(slot, 0, rows)
+				s.attendCache(&exec{}, 1, window, a, []span{{slot, 0, rows, 0}}, nil)
 				for i := range rows {
 					for j, want := range plainAttention(d, a.qkv, i, i, window) {
 						require.InDelta(t, want, a.att[i*d.q+j], 2e-6, "row %d", i)
 					}
 				}
 				whole := append([]float32(nil), a.att...)
-				slot = s.newSlot()
+				slot = &slotCache{}
 				for i := range rows {
-					s.attendCache(&exec{}, 1, window, a, []span{{slot, i, 1, i}})
+					s.reserve(slot, i, i+1)
+					s.attendCache(&exec{}, 1, window, a, []span{{slot, i, 1, i}}, []cluster{{0, 1, 0}})
 				}
 				require.Equal(t, whole, a.att)
 			})

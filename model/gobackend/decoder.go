@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/skein-rl/skein/model"
-	"github.com/skein-rl/skein/model/internal/f32"
 )
 
 // ErrClosed is returned by a decoder or trainer after Close.
@@ -35,6 +34,8 @@ type lane struct {
 	tokens []int32
 	spans  []span
 	shares []share // of tokens, by adapter
+
+	clusters []cluster // of spans
 }
 
 // begin empties the batch.
@@ -52,8 +53,9 @@ func (ln *lane) add(c *slotCache, ad *lora, pos int, tokens ...int32) {
 	}
 }
 
-// NewDecoder implements model.Backend. A slot's cache is allocated when it is
-// first written: layers*kvHeads*MaxLen*(headDim + headDim padded to 32) floats.
+// NewDecoder implements model.Backend. Caches are
+// allocated as they grow, by pages of 32 positions: layers*kvHeads*32*(headDim +
+// headDim padded to 32) floats. CopyPrefix shares pages.
 func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 	var errs []error
 	if cfg.Slots < 1 {
@@ -68,7 +70,7 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("gobackend: decoder: %w", err)
 	}
-	d := &decoder{b: b, cfg: cfg, shape: cacheShape{b.net.dims, f32.Pad(cfg.MaxLen)},
+	d := &decoder{b: b, cfg: cfg, shape: newCacheShape(b.net.dims),
 		slots: make([]*slotCache, cfg.Slots), adapters: make([]*lora, 1+max(cfg.Adapters, 1))}
 	for range b.pool.Threads() {
 		d.lanes = append(d.lanes, &lane{})
@@ -133,7 +135,7 @@ func (d *decoder) Len(slot int) int {
 // Truncate implements model.Decoder; n beyond the cached length does nothing.
 func (d *decoder) Truncate(slot, n int) {
 	if c := d.slots[slot]; c != nil && n < c.len {
-		c.len = max(n, 0)
+		d.shape.truncate(c, max(n, 0))
 	}
 }
 
@@ -153,7 +155,7 @@ func (d *decoder) CopyPrefix(dst, src, n int) error {
 		d.Truncate(dst, 0)
 		return nil
 	}
-	d.shape.copyPrefix(d.slot(dst), d.slots[src], n)
+	d.shape.share(d.slot(dst), d.slots[src], n)
 	return nil
 }
 
@@ -169,7 +171,7 @@ func (d *decoder) checkSlot(slot int) error {
 
 func (d *decoder) slot(i int) *slotCache {
 	if d.slots[i] == nil {
-		d.slots[i] = d.shape.newSlot()
+		d.slots[i] = &slotCache{}
 	}
 	return d.slots[i]
 }
@@ -255,14 +257,16 @@ func (d *decoder) forward(ln *lane, cacheOnly bool) {
 	a.resize(n.dims, rows)
 	ln.angles = resize(ln.angles, rows*n.ropes.width)
 	for _, sp := range ln.spans {
+		d.shape.reserve(sp.cache, sp.pos, sp.pos+sp.rows)
 		for r := range sp.rows {
 			n.ropes.angles(ln.angles[(sp.row+r)*n.ropes.width:], sp.pos+r)
 		}
 	}
+	ln.clusters = n.clusters(ln.clusters[:0], ln.spans)
 	n.embedRows(&ln.exec, a.x, ln.tokens)
 	for l := range n.layers {
 		n.qkvRows(&ln.exec, l, ln.shares, a, ln.angles, rows)
-		d.shape.attendCache(&ln.exec, l, n.layers[l].window, a, ln.spans)
+		d.shape.attendCache(&ln.exec, l, n.layers[l].window, a, ln.spans, ln.clusters)
 		if cacheOnly && l == len(n.layers)-1 {
 			break
 		}

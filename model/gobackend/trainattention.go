@@ -85,14 +85,24 @@ func (g packedGroup) sequences() []sequence {
 	return out
 }
 
+// flatHead is headPages over pages that lie one after the other.
+type flatHead struct {
+	d            dims
+	keys, values []float32
+}
+
+func (f flatHead) page(i int) (keys, values []float32) {
+	k, v := f.d.headDim*pageLen, f.d.hdPad*pageLen
+	return f.keys[i*k : (i+1)*k], f.values[i*v : (i+1)*v]
+}
+
 func (d dims) attendRun(kv *headKV, head int, s sequence, window int, a *acts) {
-	keys := f32.Packed(kv.keys, d.headDim)
-	values := f32.B{Data: kv.values, PanelStride: f32.PanelWidth, RowStride: d.hdPad}
+	pages := flatHead{d, kv.keys, kv.values}
 	for lo := 0; lo < s.n; lo += queryBlock {
 		rows, first := min(queryBlock, s.n-lo), s.row+lo
 		for h := head * d.group; h < (head+1)*d.group; h++ {
 			at := h * d.headDim
-			d.attend(&kv.p, a.qkv[first*d.qkv+at:], d.qkv, keys, values, rows, s.pos+lo, 1, window,
+			d.attend(&kv.p, a.qkv[first*d.qkv+at:], d.qkv, pages, rows, s.pos+lo, window,
 				a.att[first*d.q+at:], d.q, a.lse[first*d.heads+h:])
 		}
 	}
