@@ -168,10 +168,10 @@ func (n *net) writeRows(cache, u, pos value) value {
 
 // emitPrefill appends t tokens to each of n slots. Arguments: ids [n,t] i32,
 // slot [n] i32, start [n] i32 (the slots' lengths), place [n] i32, caches,
-// weights, adapters. Results: caches. Positions start to start+t-1 must lie
-// inside the cache; padding at the end of ids writes positions past the slot's
+// weights, adapters. Results: with logits those of every token [n*t,V] f32,
+// caches. Positions start to start+t-1 must lie inside the cache; padding at the end of ids writes positions past the slot's
 // new length, which nothing reads. A row may be given twice with equal data.
-func emitPrefill(e *emitter, s shape, elem string, st *stackShape, slots, size, rows, t int) []value {
+func emitPrefill(e *emitter, s shape, elem string, st *stackShape, slots, size, rows, t int, logits bool) []value {
 	ids, slot, start, place := e.arg("ids", "i32", rows, t), e.arg("slot", "i32", rows), e.arg("start", "i32", rows), e.arg("place", "i32", rows)
 	first := len(e.args)
 	caches := cacheArgs(e, s, elem, slots, size)
@@ -198,7 +198,7 @@ func emitPrefill(e *emitter, s shape, elem string, st *stackShape, slots, size, 
 			return e.concat(0, back...)
 		}
 		kk, vv := put(&caches[2*l], b.k), put(&caches[2*l+1], b.v)
-		if l == s.layers-1 {
+		if l == s.layers-1 && !logits {
 			break // the last layer's output is not needed: only its K and V
 		}
 		q := e.reshape(e.transpose(e.reshape(b.q, rows, t, s.kv, s.rep(), s.headDim), 0, 2, 3, 1, 4), rows, s.kv, s.rep()*t, s.headDim)
@@ -208,8 +208,12 @@ func emitPrefill(e *emitter, s shape, elem string, st *stackShape, slots, size, 
 		o = e.reshape(e.transpose(e.reshape(o, rows, s.kv, s.rep(), t, s.headDim), 0, 3, 1, 2, 4), m, s.qDim())
 		x = y.after(x, o).out
 	}
-	aliasCaches(e, s, first, 0)
-	return caches
+	var results []value
+	if logits {
+		results = append(results, n.logits(x))
+	}
+	aliasCaches(e, s, first, len(results))
+	return append(results, caches...)
 }
 
 // emitCopySlot copies a slot's whole cache: dst i32, src i32, caches.

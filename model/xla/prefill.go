@@ -22,24 +22,8 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 	if err := d.check(ctx); err != nil {
 		return err
 	}
-	seen := map[int]bool{}
-	for i, r := range rows {
-		if r.Slot < 0 || r.Slot >= d.cfg.Slots {
-			return fmt.Errorf("xla: prefill row %d: slot %d: want 0 to %d", i, r.Slot, d.cfg.Slots-1)
-		}
-		if seen[r.Slot] {
-			return fmt.Errorf("xla: prefill row %d: slot %d is named twice", i, r.Slot)
-		}
-		seen[r.Slot] = true
-		if n := d.length[r.Slot] + len(r.Tokens); n > d.cfg.MaxLen {
-			return fmt.Errorf("xla: prefill row %d: slot %d would hold %d tokens, max_len is %d", i, r.Slot, n, d.cfg.MaxLen)
-		}
-		if err := d.checkTokens(r.Tokens); err != nil {
-			return fmt.Errorf("xla: prefill row %d: %w", i, err)
-		}
-		if err := d.stack.has(r.Adapter); err != nil {
-			return fmt.Errorf("xla: prefill row %d: %w", i, err)
-		}
+	if err := d.checkPrefill(rows); err != nil {
+		return err
 	}
 	var left []piece
 	for _, r := range rows {
@@ -61,10 +45,34 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 			}
 		}
 		rows := prefillRows(d.b.dev.limits.rows, len(batch))
-		if err := d.prefill(batch[:min(rows, len(batch))], rows); err != nil {
+		if _, err := d.prefill(batch[:min(rows, len(batch))], rows, false); err != nil {
 			return err
 		}
 	}
+}
+
+// checkPrefill refuses rows before any is computed.
+func (d *decoder) checkPrefill(rows []model.PrefillRow) error {
+	seen := map[int]bool{}
+	for i, r := range rows {
+		if r.Slot < 0 || r.Slot >= d.cfg.Slots {
+			return fmt.Errorf("xla: prefill row %d: slot %d: want 0 to %d", i, r.Slot, d.cfg.Slots-1)
+		}
+		if seen[r.Slot] {
+			return fmt.Errorf("xla: prefill row %d: slot %d is named twice", i, r.Slot)
+		}
+		seen[r.Slot] = true
+		if n := d.length[r.Slot] + len(r.Tokens); n > d.cfg.MaxLen {
+			return fmt.Errorf("xla: prefill row %d: slot %d would hold %d tokens, max_len is %d", i, r.Slot, n, d.cfg.MaxLen)
+		}
+		if err := d.checkTokens(r.Tokens); err != nil {
+			return fmt.Errorf("xla: prefill row %d: %w", i, err)
+		}
+		if err := d.stack.has(r.Adapter); err != nil {
+			return fmt.Errorf("xla: prefill row %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // cut drops finished pieces and sizes the others' next step.
@@ -107,8 +115,8 @@ func prefillRows(sizes []int, n int) int {
 }
 
 // prefill runs one step of some pieces and takes its tokens off them. Rows that
-// fill up the program's repeat the first.
-func (d *decoder) prefill(batch []*piece, rows int) error {
+// fill up the program's repeat the first. With logits it returns theirs, [rows*t, V].
+func (d *decoder) prefill(batch []*piece, rows int, logits bool) (*pjrt.Buffer, error) {
 	t, need := batch[0].t, 0
 	ids := make([]int32, rows*t)
 	slot, start, place := make([]int32, rows), make([]int32, rows), make([]int32, rows)
@@ -122,14 +130,18 @@ func (d *decoder) prefill(batch []*piece, rows int) error {
 		need = max(need, d.length[p.Slot]+t)
 	}
 	if err := d.reserve(need); err != nil {
-		return err
+		return nil, err
 	}
 	size, st := d.size, d.stack.shape
-	p, err := d.b.stablehlo(fmt.Sprintf("prefill %d x %d into %d x %d %v", rows, t, d.cfg.Slots, size, st), func(e *emitter) []value {
-		return emitPrefill(e, d.b.shape, d.b.dev.elem, st, d.cfg.Slots, size, rows, t)
+	name := "prefill"
+	if logits {
+		name = "score"
+	}
+	p, err := d.b.stablehlo(fmt.Sprintf("%s %d x %d into %d x %d %v", name, rows, t, d.cfg.Slots, size, st), func(e *emitter) []value {
+		return emitPrefill(e, d.b.shape, d.b.dev.elem, st, d.cfg.Slots, size, rows, t, logits)
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var args []*pjrt.Buffer
 	for _, x := range []struct {
@@ -139,17 +151,21 @@ func (d *decoder) prefill(batch []*piece, rows int) error {
 		buf, err := d.b.dev.putI32(x.data, x.dims...)
 		if err != nil {
 			free(args...)
-			return err
+			return nil, err
 		}
 		args = append(args, buf)
 	}
-	if _, err := d.runCaches(p, args, true); err != nil {
-		return err
+	out, err := d.runCaches(p, args, true)
+	if err != nil {
+		return nil, err
 	}
 	for _, p := range batch {
 		n := min(t, len(p.Tokens))
 		d.length[p.Slot] += n
 		p.Tokens = p.Tokens[n:]
 	}
-	return nil
+	if logits {
+		return out[0], nil
+	}
+	return nil, nil
 }
