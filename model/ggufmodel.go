@@ -33,6 +33,10 @@ func (g *GGUF) check(c Config) error {
 		if want := s.ggufShape(); !slices.Equal(t.Shape, want) {
 			return fmt.Errorf("%w: tensor %q has shape %v, the metadata wants %v", ErrFormat, s.gguf, t.Shape, want)
 		}
+		// The file bounds the size of types that are known only.
+		if _, ok := ggufTypes[t.DType]; !ok {
+			return fmt.Errorf("%w: tensor %q: %w", ErrFormat, s.gguf, refuseGGUF(t.DType))
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(g.tensors)) {
 		if !used[name] {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -160,4 +161,37 @@ func (r readerAtOnly) readBlocks(at int64, t blockType, dst []float32, done func
 		return readBlocks(r.f, at, t, dst, done)
 	}
 	return readBlocks(r, at, t, dst, done)
+}
+
+// The size of a tensor of a type that is not read is nothing that the file's own
+// size bounds: it must be refused before memory is taken for it.
+func TestHugeTensorsOfUnknownTypesAreRefused(t *testing.T) {
+	g := tinyGGUF(t, tinyModel(t))
+	g.meta["llama.embedding_length"] = 1 << 20
+	for i := range g.tensors {
+		x := &g.tensors[i]
+		for j, d := range x.shape {
+			if d == 24 {
+				x.shape[j] = 1 << 20
+			}
+		}
+		x.typ = 16
+	}
+	_, err := openGGUFBytes(t, g.bytes())
+	require.ErrorIs(t, err, ErrFormat)
+	require.ErrorContains(t, err, `tensor "token_embd.weight": type IQ2_XXS is not implemented`)
+
+	dir := t.TempDir()
+	conf, err := os.ReadFile(filepath.Join(tinyDir, "config.json"))
+	require.NoError(t, err)
+	var c map[string]any
+	require.NoError(t, json.Unmarshal(conf, &c))
+	c["vocab_size"], c["hidden_size"] = 1<<16, 1<<20
+	conf, err = json.Marshal(c)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), conf, 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"),
+		stFile(`{"model.embed_tokens.weight":{"dtype":"F8_E4M3","shape":[65536,1048576],"data_offsets":[0,4]}}`, 4), 0o644))
+	_, err = OpenWeights(dir)
+	require.ErrorContains(t, err, `tensor "model.embed_tokens.weight": dtype F8_E4M3`)
 }

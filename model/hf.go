@@ -202,6 +202,10 @@ func (st shards) check(c Config) error {
 		if got := file.tensors[stored].Shape; !slices.Equal(got, s.shape) {
 			return fmt.Errorf("%w: tensor %q has shape %v, config.json wants %v", ErrFormat, s.name, got, s.shape)
 		}
+		// The file bounds the size of types that are known only.
+		if d := DType(file.tensors[stored].DType); d.size() == 0 {
+			return fmt.Errorf("%w: tensor %q: %w", ErrFormat, stored, d.refuse())
+		}
 		used[stored] = true
 	}
 	if c.TieWordEmbeddings { // some exports store the tied copy
