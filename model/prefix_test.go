@@ -43,7 +43,7 @@ func TestPrefixReportOfFamilies(t *testing.T) {
 			if f.File != file {
 				continue
 			}
-			c := f.compile(t, nil)
+			c := f.compile(t)
 			end, err := TurnEnd(c, nil)
 			require.NoError(t, err)
 			out := map[BreakKind]bool{}

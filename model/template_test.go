@@ -77,14 +77,10 @@ func (g *goldenTemplates) conversation(i int) (messages []Message, tools []ToolD
 }
 
 // compile gives the template that a list of renderings was made with.
-func (f *goldenTemplate) compile(t testing.TB, vars map[string]any) *ChatTemplate {
+func (f *goldenTemplate) compile(t testing.TB) *ChatTemplate {
 	t.Helper()
 	c, err := NewChatTemplate(f.Template, f.Special)
 	require.NoError(t, err)
-	for k, v := range vars {
-		c, err = c.WithVar(k, v)
-		require.NoError(t, err)
-	}
 	at := time.Date(2025, 3, 7, 9, 5, 2, 0, time.UTC)
 	return c.WithClock(func() time.Time { return at })
 }
@@ -96,10 +92,17 @@ func TestTemplateGolden(t *testing.T) {
 	g := loadGoldenTemplates(t)
 	for _, f := range g.Templates {
 		t.Run(f.Origin+"/"+strings.TrimSuffix(f.File, ".jinja"), func(t *testing.T) {
+			base := f.compile(t)
 			for _, r := range f.Renders {
+				c := base
+				for k, v := range r.Vars {
+					var err error
+					c, err = c.WithVar(k, v)
+					require.NoError(t, err)
+				}
 				messages, tools := g.conversation(r.Conversation)
 				name := g.Conversations[r.Conversation].Name
-				got, err := f.compile(t, r.Vars).render(messages, tools, r.Generate)
+				got, err := c.render(messages, tools, r.Generate)
 				switch {
 				case r.Text == nil && err == nil:
 					t.Errorf("%s generate %v %v: rendered, the reference fails with %q", name, r.Generate, r.Vars, r.Error)
