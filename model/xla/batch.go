@@ -36,20 +36,25 @@ type groupBatch struct {
 	// One entry per trained token, member by member: the row that predicts it,
 	// and the token.
 	scored, target []int32
+	valued         []int32 // rows after which the value head is read, member by member
 }
 
-// makeBatches lays groups out in order. Groups without trained tokens give no
+// makeBatches lays groups out in order. Groups without marked tokens give no
 // batch. vocab bounds the token ids.
-func makeBatches(groups []model.PrefixGroup, vocab int) ([]groupBatch, error) {
+func makeBatches(cfg model.TrainerConfig, groups []model.PrefixGroup, vocab int) ([]groupBatch, error) {
 	var out []groupBatch
 	for g, group := range groups {
-		if err := checkGroup(group, vocab); err != nil {
+		err := cfg.CheckMarks(group)
+		if err == nil {
+			err = checkGroup(group, vocab)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("xla: group %d: %w", g, err)
 		}
 		for members := group.Members; len(members) > 0; {
 			n := min(len(members), maxMembers)
 			b := makeBatch(group.Prompt, members[:n])
-			if len(b.target) > 0 {
+			if len(b.target)+len(b.valued) > 0 {
 				out = append(out, b)
 			}
 			members = members[n:]
@@ -74,9 +79,6 @@ func checkGroup(g model.PrefixGroup, vocab int) error {
 		return fmt.Errorf("prompt: %w", err)
 	}
 	for m, s := range g.Members {
-		if len(s.Train) != len(s.Tokens) {
-			return fmt.Errorf("member %d: %d train marks for %d tokens", m, len(s.Train), len(s.Tokens))
-		}
 		if err := check(s.Tokens); err != nil {
 			return fmt.Errorf("member %d: %w", m, err)
 		}
@@ -85,14 +87,19 @@ func checkGroup(g model.PrefixGroup, vocab int) error {
 }
 
 // needed is how many tokens of a member must be computed: those before its last
-// trained one.
+// trained one, and up to its last valued one.
 func needed(s model.Sequence) int {
-	for j := len(s.Train) - 1; j >= 0; j-- {
-		if s.Train[j] {
+	return max(lastMark(s.Train), lastMark(s.Value)+1, 0)
+}
+
+// lastMark is the index of the last mark, -1 without one.
+func lastMark(marks []bool) int {
+	for j := len(marks) - 1; j >= 0; j-- {
+		if marks[j] {
 			return j
 		}
 	}
-	return 0
+	return -1
 }
 
 func makeBatch(prompt []int32, members []model.Sequence) groupBatch {
@@ -129,6 +136,11 @@ func makeBatch(prompt []int32, members []model.Sequence) groupBatch {
 				row = b.prompt - 1
 			}
 			b.scored, b.target = append(b.scored, row), append(b.target, s.Tokens[j])
+		}
+		for j, on := range s.Value {
+			if on {
+				b.valued = append(b.valued, int32(first+j))
+			}
 		}
 	}
 	return b

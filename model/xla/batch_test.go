@@ -34,7 +34,7 @@ func TestBatches(t *testing.T) {
 			}
 			groups = append(groups, g)
 		}
-		batches, err := makeBatches(groups, vocab)
+		batches, err := makeBatches(model.TrainerConfig{}, groups, vocab)
 		require.NoError(t, err)
 		var got []token
 		for _, b := range batches {

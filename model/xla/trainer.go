@@ -18,17 +18,30 @@ import (
 // step make that the same gradient).
 type trainer struct {
 	b      *backend
+	cfg    model.TrainerConfig
 	layout model.Layout
 	lora   loraShape
-	params []*pjrt.Buffer // one flat vector per layer
-	zeros  *pjrt.Buffer   // a layer's vector of the base model
+	params parameters
+	zeros  *pjrt.Buffer // a layer's vector of the base model
 	grad   []float32
 
 	passes []pass // of the last Forward
 	inv    float32
 	scored int // trained tokens of the last Forward
+	valued int // and valued ones
 	ready  bool
 	closed bool
+}
+
+// parameters are a parameter vector on the device.
+type parameters struct {
+	layers []*pjrt.Buffer // one flat LoRA vector per layer
+	value  *pjrt.Buffer   // [hidden], the value head's weights; nil without one
+}
+
+func (p parameters) free() {
+	free(p.layers...)
+	free(p.value)
 }
 
 // pass is one batch's forward: what Backward starts from.
@@ -56,14 +69,14 @@ func (b *backend) NewTrainer(cfg model.TrainerConfig) (model.Trainer, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := model.LoRALayout(b.model.Config, cfg.LoRA)
+	l, err := cfg.Layout(b.model.Config)
 	if err != nil {
 		return nil, fmt.Errorf("xla: %w", err)
 	}
 	if err := b.acquire(); err != nil {
 		return nil, err
 	}
-	t := &trainer{b: b, layout: l, lora: lora, grad: make([]float32, l.Size())}
+	t := &trainer{b: b, cfg: cfg, layout: l, lora: lora, grad: make([]float32, l.Size())}
 	if t.zeros, err = b.dev.putF32(make([]float32, lora.size), lora.size); err == nil {
 		err = t.SetParams(make([]float32, l.Size()))
 	}
@@ -81,21 +94,29 @@ func (t *trainer) SetParams(p []float32) error {
 	if t.closed {
 		return errors.New("xla: the trainer is closed")
 	}
-	bufs, err := t.upload(p)
+	up, err := t.upload(p)
 	if err != nil {
 		return err
 	}
 	t.drop()
-	free(t.params...)
-	t.params = bufs
+	t.params.free()
+	t.params = up
 	return nil
 }
 
-func (t *trainer) upload(p []float32) ([]*pjrt.Buffer, error) {
+func (t *trainer) upload(p []float32) (out parameters, err error) {
 	if want := t.layout.Size(); len(p) != want {
-		return nil, fmt.Errorf("xla: %d parameters given, the layout has %d", len(p), want)
+		return out, fmt.Errorf("xla: %d parameters given, the layout has %d", len(p), want)
 	}
-	return putLayers(t.b.dev, p, t.lora.size)
+	n := t.lora.size * t.b.shape.layers
+	if out.layers, err = putLayers(t.b.dev, p[:n], t.lora.size); err == nil && t.cfg.Value {
+		out.value, err = t.b.dev.putF32(p[n:], t.b.shape.hidden)
+	}
+	if err != nil {
+		out.free()
+		return parameters{}, err
+	}
+	return out, nil
 }
 
 // putLayers uploads a flat LoRA vector, one buffer of size numbers per layer.
@@ -118,22 +139,22 @@ func (t *trainer) Score(ctx context.Context, groups []model.PrefixGroup, tempera
 	if err != nil {
 		return model.Scores{}, err
 	}
-	var bufs []*pjrt.Buffer
+	var with parameters
 	if params == nil {
 		for range t.b.shape.layers {
-			bufs = append(bufs, t.zeros)
+			with.layers = append(with.layers, t.zeros)
 		}
 	} else {
-		if bufs, err = t.upload(params); err != nil {
+		if with, err = t.upload(params); err != nil {
 			return model.Scores{}, err
 		}
-		defer free(bufs...)
+		defer with.free()
 	}
 	var out model.Scores
 	for _, g := range batches {
-		p, err := t.forward(ctx, g, bufs, false)
+		p, err := t.forward(ctx, g, with.layers, false)
 		if err == nil {
-			err = t.score(ctx, p, float32(1/temperature), &out)
+			err = errors.Join(t.score(ctx, p, float32(1/temperature), &out), t.values(ctx, p, with.value, &out))
 			p.free()
 		}
 		if err != nil {
@@ -153,17 +174,17 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 	var out model.Scores
 	t.inv = float32(1 / temperature)
 	for _, g := range batches {
-		p, err := t.forward(ctx, g, t.params, true)
+		p, err := t.forward(ctx, g, t.params.layers, true)
 		if err == nil {
 			t.passes = append(t.passes, *p)
-			err = t.score(ctx, p, t.inv, &out)
+			err = errors.Join(t.score(ctx, p, t.inv, &out), t.values(ctx, p, t.params.value, &out))
 		}
 		if err != nil {
 			t.drop()
 			return model.Scores{}, err
 		}
 	}
-	t.scored, t.ready = len(out.LogProbs), true
+	t.scored, t.valued, t.ready = len(out.LogProbs), len(out.Values), true
 	return out, nil
 }
 
@@ -185,7 +206,7 @@ func (t *trainer) prepare(ctx context.Context, groups []model.PrefixGroup, tempe
 	if !(temperature > 1e-6) || math.IsInf(temperature, 0) {
 		return nil, fmt.Errorf("xla: temperature %v: want more than 0 and finite (1 scores the model's own distribution)", temperature)
 	}
-	return makeBatches(groups, t.b.shape.vocab)
+	return makeBatches(t.cfg, groups, t.b.shape.vocab)
 }
 
 // forward runs the layers of one batch. With keep the layers' inputs stay.
@@ -250,33 +271,28 @@ func (t *trainer) layerArgs(p *pass, l int, params []*pjrt.Buffer) []*pjrt.Buffe
 	return append(args, t.b.weights.layers[l]...)
 }
 
-// chunk is a run of scored rows on the device.
+// chunk is a run of marked rows on the device.
 type chunk struct {
 	lo, hi, size int
-	rows, target *pjrt.Buffer
+	rows         *pjrt.Buffer
 }
 
-// chunks calls f for each chunk of a pass's scored rows, padded with row 0.
-func (t *trainer) chunks(ctx context.Context, p *pass, f func(chunk) error) error {
-	for lo := 0; lo < len(p.scored); {
+// chunks calls f for each chunk of a pass's marked rows, padded with row 0.
+func (t *trainer) chunks(ctx context.Context, marked []int32, f func(chunk) error) error {
+	for lo := 0; lo < len(marked); {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		size := t.b.headChunk(len(p.scored) - lo)
-		c := chunk{lo: lo, hi: min(lo+size, len(p.scored)), size: size}
-		rows, target := make([]int32, size), make([]int32, size)
-		copy(rows, p.scored[c.lo:c.hi])
-		copy(target, p.target[c.lo:c.hi])
+		size := t.b.headChunk(len(marked) - lo)
+		c := chunk{lo: lo, hi: min(lo+size, len(marked)), size: size}
+		rows := make([]int32, size)
+		copy(rows, marked[c.lo:c.hi])
 		var err error
 		if c.rows, err = t.b.dev.putI32(rows, size); err != nil {
 			return err
 		}
-		if c.target, err = t.b.dev.putI32(target, size); err != nil {
-			free(c.rows)
-			return err
-		}
 		err = f(c)
-		free(c.rows, c.target)
+		free(c.rows)
 		if err != nil {
 			return err
 		}
@@ -285,28 +301,44 @@ func (t *trainer) chunks(ctx context.Context, p *pass, f func(chunk) error) erro
 	return nil
 }
 
-// headArgs are a head program's first arguments for a chunk.
-func (t *trainer) headArgs(p *pass, c chunk, inv float32) (args, owned []*pjrt.Buffer, err error) {
+// gathered are the last layer's rows of a chunk.
+func (t *trainer) gathered(p *pass, c chunk) (*pjrt.Buffer, error) {
 	gather, err := t.gather(p.rows(), c.size)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	h, err := gather.run([]*pjrt.Buffer{p.out, c.rows})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	temp, err := t.b.dev.putF32([]float32{inv})
+	return h[0], nil
+}
+
+// headArgs are a head program's first arguments for a chunk.
+func (t *trainer) headArgs(p *pass, c chunk, inv float32) (args, owned []*pjrt.Buffer, err error) {
+	h, err := t.gathered(p, c)
 	if err != nil {
-		free(h...)
 		return nil, nil, err
 	}
-	owned = append(h, temp)
-	return []*pjrt.Buffer{h[0], t.b.weights.norm, t.b.weights.head, c.target, temp}, owned, nil
+	owned = append(owned, h)
+	target := make([]int32, c.size)
+	copy(target, p.target[c.lo:c.hi])
+	want, err := t.b.dev.putI32(target, c.size)
+	if err == nil {
+		owned = append(owned, want)
+		var temp *pjrt.Buffer
+		if temp, err = t.b.dev.putF32([]float32{inv}); err == nil {
+			owned = append(owned, temp)
+			return []*pjrt.Buffer{h, t.b.weights.norm, t.b.weights.head, want, temp}, owned, nil
+		}
+	}
+	free(owned...)
+	return nil, nil, err
 }
 
 // score appends a pass's logprobs and entropies.
 func (t *trainer) score(ctx context.Context, p *pass, inv float32, out *model.Scores) error {
-	return t.chunks(ctx, p, func(c chunk) error {
+	return t.chunks(ctx, p.scored, func(c chunk) error {
 		head, err := t.head("head", c.size, emitHead)
 		if err != nil {
 			return err
@@ -353,7 +385,7 @@ func (t *trainer) Close() error {
 	}
 	t.closed = true
 	t.drop()
-	free(t.params...)
+	t.params.free()
 	free(t.zeros)
 	t.b.release()
 	return nil

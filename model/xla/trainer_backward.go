@@ -13,18 +13,23 @@ import (
 )
 
 // Backward adds the gradient of the loss to Grad, given its derivatives by the
-// last Forward's logprobs and (nil is zero) entropies. Groups whose derivatives
-// are all zero cost nothing. On error the gradient is unchanged.
+// last Forward's scores (nil parts are zero). Groups whose derivatives are all
+// zero cost nothing. On error the gradient is unchanged.
 func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
-	dLogProbs, dEntropy := d.LogProbs, d.Entropy
 	if !t.ready {
 		return errors.New("xla: Backward without a Forward since the last SetParams")
 	}
-	if dEntropy == nil {
-		dEntropy = make([]float32, len(dLogProbs))
-	}
-	if len(dLogProbs) != t.scored || len(dEntropy) != t.scored {
-		return fmt.Errorf("xla: %d logprob and %d entropy derivatives for %d scored tokens", len(dLogProbs), len(dEntropy), t.scored)
+	for _, x := range []struct {
+		name, of string
+		d        *[]float32
+		want     int
+	}{{"logprob", "scored", &d.LogProbs, t.scored}, {"entropy", "scored", &d.Entropy, t.scored}, {"value", "valued", &d.Values, t.valued}} {
+		if *x.d == nil {
+			*x.d = make([]float32, x.want)
+		}
+		if len(*x.d) != x.want {
+			return fmt.Errorf("xla: %d %s derivatives for %d %s tokens", len(*x.d), x.name, x.want, x.of)
+		}
 	}
 	layers := t.b.shape.layers
 	acc := make([]*pjrt.Buffer, layers)
@@ -38,30 +43,34 @@ func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
 	for i := range acc {
 		acc[i] = t.zeros
 	}
-	at, some := 0, false
+	some := false
+	value := make([]float32, t.b.shape.hidden)
 	for i := range t.passes {
 		p := &t.passes[i]
-		n := len(p.scored)
-		a, b := dLogProbs[at:at+n], dEntropy[at:at+n]
-		at += n
-		if allZero(a) && allZero(b) {
+		n, v := len(p.scored), len(p.valued)
+		part := model.Scores{LogProbs: d.LogProbs[:n], Entropy: d.Entropy[:n], Values: d.Values[:v]}
+		d.LogProbs, d.Entropy, d.Values = d.LogProbs[n:], d.Entropy[n:], d.Values[v:]
+		if allZero(part.LogProbs) && allZero(part.Entropy) && allZero(part.Values) {
 			continue
 		}
 		some = true
-		if err := t.backward(ctx, p, a, b, acc); err != nil {
+		if err := t.backward(ctx, p, part, acc, value); err != nil {
 			return err
 		}
 	}
 	if !some {
 		return nil
 	}
-	sum := make([]float32, 0, len(t.grad))
+	sum := make([]float32, 0, t.lora.size*layers+len(value))
 	for _, a := range acc {
 		g, err := get[float32](a, t.lora.size)
 		if err != nil {
 			return err
 		}
 		sum = append(sum, g...)
+	}
+	if t.cfg.Value {
+		sum = append(sum, value...)
 	}
 	for i, x := range sum {
 		t.grad[i] += x
@@ -78,26 +87,40 @@ func allZero(x []float32) bool {
 	return true
 }
 
-// backward runs one pass from the head down and replaces acc layer by layer.
-func (t *trainer) backward(ctx context.Context, p *pass, a, b []float32, acc []*pjrt.Buffer) error {
+// backward runs one pass from the heads down; it adds to the value head's
+// gradient and replaces acc layer by layer.
+func (t *trainer) backward(ctx context.Context, p *pass, g model.Scores, acc []*pjrt.Buffer, value []float32) error {
 	dev := t.b.dev
 	d, err := dev.putF32(make([]float32, p.rows()*t.b.shape.hidden), p.rows(), t.b.shape.hidden)
 	if err != nil {
 		return err
 	}
 	defer func() { free(d) }()
-	err = t.chunks(ctx, p, func(c chunk) error {
+	// into adds a chunk's gradient to the rows it belongs to.
+	into := func(c chunk, dh *pjrt.Buffer) error {
+		scatter, err := t.scatter(p.rows(), c.size)
+		if err != nil {
+			return err
+		}
+		next, err := scatter.run([]*pjrt.Buffer{d, c.rows, dh})
+		if err != nil {
+			return err
+		}
+		free(d)
+		d = next[0]
+		return nil
+	}
+	if err := t.valuesBack(ctx, p, g.Values, value, into); err != nil {
+		return err
+	}
+	err = t.chunks(ctx, p.scored, func(c chunk) error {
 		ca, cb := make([]float32, c.size), make([]float32, c.size)
-		copy(ca, a[c.lo:c.hi])
-		copy(cb, b[c.lo:c.hi])
+		copy(ca, g.LogProbs[c.lo:c.hi])
+		copy(cb, g.Entropy[c.lo:c.hi])
 		if allZero(ca) && allZero(cb) {
 			return nil
 		}
 		head, err := t.head("head backward", c.size, emitHeadBack)
-		if err != nil {
-			return err
-		}
-		scatter, err := t.scatter(p.rows(), c.size)
 		if err != nil {
 			return err
 		}
@@ -118,13 +141,7 @@ func (t *trainer) backward(ctx context.Context, p *pass, a, b []float32, acc []*
 			return err
 		}
 		owned = append(owned, dh...)
-		next, err := scatter.run([]*pjrt.Buffer{d, c.rows, dh[0]})
-		if err != nil {
-			return err
-		}
-		free(d)
-		d = next[0]
-		return nil
+		return into(c, dh[0])
 	})
 	if err != nil {
 		return err
@@ -137,7 +154,7 @@ func (t *trainer) backward(ctx context.Context, p *pass, a, b []float32, acc []*
 		if err != nil {
 			return err
 		}
-		out, err := layer.run(append([]*pjrt.Buffer{p.inputs[l], d, acc[l]}, t.layerArgs(p, l, t.params)...))
+		out, err := layer.run(append([]*pjrt.Buffer{p.inputs[l], d, acc[l]}, t.layerArgs(p, l, t.params.layers)...))
 		if err != nil {
 			return err
 		}
