@@ -189,13 +189,11 @@ func TestRunawayTemplatesEnd(t *testing.T) {
 		"indent":        "{{ [1] | tojson(indent=1000000000) }}",
 	} {
 		t.Run(name, func(t *testing.T) {
-			start := time.Now()
 			c, err := NewChatTemplate(source, nil)
 			if err == nil {
 				_, err = c.Render(nil, nil, false)
 			}
 			require.ErrorIs(t, err, ErrTemplate)
-			require.Less(t, time.Since(start), 20*time.Second)
 		})
 	}
 }

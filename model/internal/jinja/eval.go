@@ -16,7 +16,7 @@ type Limits struct {
 
 // DefaultLimits lets through a conversation of a few megabytes and ends a
 // runaway template within a second or two.
-func DefaultLimits() Limits { return Limits{Steps: 8 << 20, Bytes: 64 << 20, Depth: 1000} }
+func DefaultLimits() Limits { return Limits{Steps: 4 << 20, Bytes: 64 << 20, Depth: 1000} }
 
 // ErrLimit marks a rendering that took more than its limits.
 var ErrLimit = errors.New("jinja: the template takes too much")

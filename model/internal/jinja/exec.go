@@ -7,7 +7,7 @@ import (
 )
 
 // scopeBytes is what a turn of a loop counts for.
-const scopeBytes = 256
+const scopeBytes = 512
 
 // scope holds the variables of a template, macro, loop turn or block.
 type scope struct {

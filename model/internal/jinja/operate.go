@@ -31,7 +31,7 @@ func (in *interp) arithmetic(op string, a, b any) any {
 		in.spend(len(as) + len(bs))
 		return joinMarkup(a, b, as, bs)
 	case op == "+" && aList && bList && la.Tuple == lb.Tuple:
-		in.spend((len(la.Items) + len(lb.Items)) * 16)
+		in.spend((len(la.Items) + len(lb.Items)) * 64)
 		return &List{Items: append(append([]any{}, la.Items...), lb.Items...), Tuple: la.Tuple}
 	case op == "*" && aStr && bInt:
 		return in.repeat(as, bi)
@@ -39,10 +39,10 @@ func (in *interp) arithmetic(op string, a, b any) any {
 		return in.repeat(bs, ai)
 	case op == "*" && aList && bInt:
 		n := max(0, bi)
-		if n > 0 && int64(len(la.Items)) > int64(in.limits.Bytes)/n/16 {
+		if n > 0 && int64(len(la.Items)) > int64(in.limits.Bytes)/n/64 {
 			in.spend(in.limits.Bytes + 1)
 		}
-		in.spend(len(la.Items) * int(n) * 16)
+		in.spend(len(la.Items) * int(n) * 64)
 		out := &List{Tuple: la.Tuple}
 		for range n {
 			out.Items = append(out.Items, la.Items...)
