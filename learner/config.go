@@ -14,9 +14,11 @@ import (
 
 // Algorithms.
 const (
-	GRPO = "grpo"
-	SFT  = "sft"
+	GRPO = "grpo" // on rollouts
 )
+
+// Algorithms lists what can be trained: on rollouts, then on rows.
+func Algorithms() []string { return append([]string{GRPO}, OfflineAlgorithms()...) }
 
 // Policies for constant groups: those whose scored rewards are all equal.
 const (
@@ -33,13 +35,15 @@ const (
 // Config is everything the learner decides by. Names are TRL's where it has
 // one. Fields are also the keys of YAML and JSON.
 type Config struct {
-	// Algorithm is "grpo" or "sft".
+	// Algorithm is one of Algorithms().
 	Algorithm string `yaml:"algorithm" json:"algorithm"`
 
-	// LossType is one of loss.Types(); for sft nll or dft. With cispo, epsilon_high
-	// is the cap on the ratio itself.
+	// LossType is one of loss.Types(); for sft nll or dft, for dpo one or more of
+	// preference.DPOTypes() joined by "+", for kto kto or apo_zero_unpaired. With
+	// cispo, epsilon_high is the cap on the ratio itself.
 	LossType string `yaml:"loss_type" json:"loss_type"`
-	// Beta weighs the KL to the start adapter; 0 needs no reference.
+	// Beta weighs the KL to the start adapter; 0 needs no reference. For dpo, kto
+	// and bco it is the strength of the tie to the reference.
 	Beta float64 `yaml:"beta" json:"beta"`
 	// UseBiasCorrectionKL multiplies the KL term by the policy ratio.
 	UseBiasCorrectionKL bool `yaml:"use_bias_correction_kl" json:"use_bias_correction_kl"`
@@ -111,7 +115,7 @@ type Config struct {
 	Temperature float64 `yaml:"temperature" json:"temperature"`
 
 	// MaxSteps is the number of learner steps, NumIterations optimizer steps
-	// each. For sft 0 means NumTrainEpochs decides.
+	// each. Offline, 0 means NumTrainEpochs decides.
 	MaxSteps int `yaml:"max_steps" json:"max_steps"`
 	// LearningRate is the peak; LRSchedulerType one of Schedules().
 	LearningRate    float64 `yaml:"learning_rate" json:"learning_rate"`
@@ -126,10 +130,8 @@ type Config struct {
 	// MaxGradNorm clips the global gradient norm; 0 = no clipping.
 	MaxGradNorm float64 `yaml:"max_grad_norm" json:"max_grad_norm"`
 
-	// NumTrainEpochs and BatchTokens (prompt and target tokens in one optimizer
-	// step) belong to sft.
-	NumTrainEpochs int `yaml:"num_train_epochs" json:"num_train_epochs"`
-	BatchTokens    int `yaml:"batch_tokens" json:"batch_tokens"`
+	// Offline settings, of algorithms that train on rows.
+	OfflineConfig `yaml:",inline"`
 
 	// TokenBudget is the target size of a micro-batch in tokens, shared prompts
 	// counted once. A longer trajectory goes alone. It bounds memory and cannot
@@ -151,18 +153,10 @@ func DefaultConfig() Config {
 		NumGenerations: 8, GroupsPerStep: 8, MaxCompletionLength: 512, MaxStaleness: 2, Temperature: 1,
 		MaxSteps: 100, LearningRate: 1e-6, LRSchedulerType: "linear",
 		AdamBeta1: 0.9, AdamBeta2: 0.999, AdamEpsilon: 1e-8, MaxGradNorm: 1,
-		NumTrainEpochs: 3, BatchTokens: 8192, TokenBudget: 4096,
+		OfflineConfig: defaultOffline(), TokenBudget: 4096,
 		SAPOTemperaturePos: l.SAPOTemperaturePos, SAPOTemperatureNeg: l.SAPOTemperatureNeg,
 		VESPOKPos: l.VESPOKPos, VESPOLambdaPos: l.VESPOLambdaPos, VESPOKNeg: l.VESPOKNeg, VESPOLambdaNeg: l.VESPOLambdaNeg,
 	}
-}
-
-// DefaultSFTConfig is DefaultConfig with TRL's defaults for supervised
-// fine-tuning.
-func DefaultSFTConfig() Config {
-	c := DefaultConfig()
-	c.Algorithm, c.LossType, c.LearningRate, c.MaxSteps = SFT, loss.NLL, 2e-5, 0
-	return c
 }
 
 // Validate reports every problem at once, each with field, value and remedy.
@@ -183,15 +177,10 @@ func (c Config) Validate() error {
 	case GRPO:
 		errs = append(errs, c.validateGRPO(atLeast, bad)...)
 		atLeast("max_steps", c.MaxSteps, 1, "say how many learner steps to train")
-	case SFT:
-		if c.LossType != loss.NLL && c.LossType != loss.DFT {
-			bad("loss_type: unknown %q for sft; use %q or %q", c.LossType, loss.NLL, loss.DFT)
-		}
-		atLeast("num_train_epochs", c.NumTrainEpochs, 1, "use 1 or more")
-		atLeast("batch_tokens", c.BatchTokens, 1, "say how many tokens one optimizer step sees")
-		atLeast("max_steps", c.MaxSteps, 0, "0 lets num_train_epochs decide")
+	case SFT, DPO, KTO, BCO, Reward:
+		errs = append(errs, c.validateOffline(atLeast, bad)...)
 	default:
-		bad("algorithm: unknown %q; use %q or %q", c.Algorithm, GRPO, SFT)
+		errs = append(errs, unknownAlgorithm(c.Algorithm, Algorithms()))
 	}
 	finite("temperature", c.Temperature, 0, true, "use the rollouts' temperature, above 0: a greedy policy has no gradient")
 	finite("learning_rate", c.LearningRate, 0, false, "use a finite number >= 0, e.g. 1e-5")

@@ -3,6 +3,7 @@ package project
 import (
 	"encoding"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -39,6 +40,13 @@ func checkTree(n *yaml.Node, t reflect.Type, path string) (problems []error) {
 			continue
 		}
 		seen[key.Value] = true
+		if ft.Kind() == reflect.Slice && isSection(ft.Elem()) && value.Kind == yaml.SequenceNode {
+			for k, item := range value.Content {
+				if item.Kind == yaml.MappingNode {
+					problems = append(problems, checkTree(item, ft.Elem(), fmt.Sprintf("%s[%d]", at, k))...)
+				}
+			}
+		}
 		if isSection(ft) {
 			if value.Kind == yaml.ScalarNode && value.Tag == "!!null" {
 				continue // an empty section: its defaults
@@ -84,8 +92,11 @@ func isSection(t reflect.Type) bool {
 func yamlFields(t reflect.Type) map[string]reflect.Type {
 	out := map[string]reflect.Type{}
 	for f := range t.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
-		if name != "" && name != "-" {
+		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		switch {
+		case options == "inline":
+			maps.Copy(out, yamlFields(f.Type))
+		case name != "" && name != "-":
 			out[name] = f.Type
 		}
 	}
