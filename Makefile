@@ -60,7 +60,8 @@ $(PEERS)/venv/bin/python: third_party/transformers.txt
 	$(PEERS)/venv/bin/pip install -q -r third_party/transformers.txt
 	@touch $@
 
-$(PEERS)/smollm2/.done: $(CACHE)/smollm2/model.gguf | build
+$(PEERS)/smollm2/.done: $(CACHE)/smollm2/model.gguf
+	$(MAKE) build
 	@mkdir -p $(PEERS)/smollm2
 	bin/skein model convert $< $(PEERS)/smollm2/f32.gguf --dtype f32 --force
 	bin/skein model convert $< $(PEERS)/smollm2/f16.gguf --dtype f16 --force
@@ -72,7 +73,7 @@ peers-decode: $(PEERS)/llama.cpp/VERSION $(PEERS)/smollm2/.done $(PEER_PYTHON) #
 bench-decode: peers-decode ## speed of generation against llama.cpp and transformers, into bench/results/decode.jsonl
 	@mkdir -p bin
 	$(GO) build -trimpath -o bin/bench-decode ./bench/decode
-	$(BENCH_RUN) bin/bench-decode -model $(PEERS)/smollm2/f16.gguf -f32 $(PEERS)/smollm2/f32.gguf -hf $(PEERS)/smollm2/hf \
+	$(BENCH_RUN) bin/bench-decode -file $(CACHE)/smollm2/model.gguf -f16 $(PEERS)/smollm2/f16.gguf -f32 $(PEERS)/smollm2/f32.gguf -hf $(PEERS)/smollm2/hf \
 		-llama $(PEERS)/llama.cpp -python $(PEER_PYTHON)
 
 demo: build $(if $(filter smollm2-135m,$(MODEL)),$(PJRT) $(CACHE)/smollm2/model.gguf $(CACHE)/bfcl/.done) ## the main job: a local cluster trains a model on tool calls

@@ -58,7 +58,7 @@ func llama(ctx context.Context, o options, file string, batch, prompt, n int) (r
 func tail(text []byte) []byte { return text[max(0, len(text)-500):] }
 
 func againstLlama(ctx context.Context, o options, log *bench.Log) error {
-	if err := needs(map[string]string{"model": o.model, "f32": o.f32, "llama": filepath.Join(o.llama, "llama-batched-bench")}); err != nil {
+	if err := needs(map[string]string{"file": o.file, "f16": o.model, "f32": o.f32, "llama": filepath.Join(o.llama, "llama-batched-bench")}); err != nil {
 		return err
 	}
 	version, err := os.ReadFile(filepath.Join(o.llama, "VERSION"))
@@ -66,9 +66,11 @@ func againstLlama(ctx context.Context, o options, log *bench.Log) error {
 		return fmt.Errorf("llama.cpp's version: %w (make peers-decode writes it)", err)
 	}
 	row := bench.Row{Peer: "llama.cpp", PeerVersion: strings.TrimSpace(string(version)), Runs: o.runs}
+	decode := func(r result) float64 { return r.Decode }
+	halves := map[string]string{"F16": o.model, "F32": o.f32}
 	for _, batch := range o.sizes {
 		j := job{Model: o.model, Threads: o.threads, Batch: batch, Group: 1, Prompt: llamaPrompt, New: llamaNew}
-		ours, theirs, form, err := duel(ctx, o, j, llamaNew, func(r result) float64 { return r.Decode })
+		ours, theirs, form, err := duel(ctx, o, j, halves, llamaNew, decode)
 		if err != nil {
 			return err
 		}
@@ -83,11 +85,21 @@ func againstLlama(ctx context.Context, o options, log *bench.Log) error {
 		if err := log.Add(row, bench.Lower); err != nil {
 			return err
 		}
+		j.Model = o.file
+		ours, theirs, form, err = duel(ctx, o, j, map[string]string{"as published": o.file}, llamaNew, decode)
+		if err != nil {
+			return err
+		}
+		row.Bench, row.Unit, row.Ours, row.Theirs = "decode_published", "tokens/s", ours.Decode, theirs.Decode
+		row.Detail = ours.detail(j, map[string]any{"peer_form": form, "rss_mb": ours.RSS, "peer_rss_mb": theirs.RSS, "peer_samples": false})
+		if err := log.Add(row, bench.Higher); err != nil {
+			return err
+		}
 		if batch > prefillBatch {
 			continue
 		}
-		j.Prompt, j.New = prefillLen, 2
-		ours, theirs, form, err = duel(ctx, o, j, 1, func(r result) float64 { return r.Prefill })
+		j.Model, j.Prompt, j.New = o.model, prefillLen, 2
+		ours, theirs, form, err = duel(ctx, o, j, halves, 1, func(r result) float64 { return r.Prefill })
 		if err != nil {
 			return err
 		}
@@ -100,16 +112,16 @@ func againstLlama(ctx context.Context, o options, log *bench.Log) error {
 	return nil
 }
 
-// duel measures ours and llama.cpp's f16 and f32 in turn and returns the best
-// run of each by a figure, with the least memory of any run.
-func duel(ctx context.Context, o options, j job, theirNew int, figure func(result) float64) (ours, theirs result, form string, err error) {
+// duel measures ours and llama.cpp's forms of the model in turn and returns the
+// best run of each by a figure, with the least memory of any run.
+func duel(ctx context.Context, o options, j job, forms map[string]string, theirNew int, figure func(result) float64) (ours, theirs result, form string, err error) {
 	for i := range o.runs {
 		r, err := measure(ctx, j)
 		if err != nil {
 			return ours, theirs, form, err
 		}
 		ours = better(ours, r, figure)
-		for f, file := range map[string]string{"F16": o.model, "F32": o.f32} {
+		for f, file := range forms {
 			p, err := llama(ctx, o, file, j.Batch, j.Prompt, theirNew)
 			if err != nil {
 				return ours, theirs, form, err

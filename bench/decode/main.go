@@ -21,7 +21,8 @@ import (
 
 // options are the command's flags.
 type options struct {
-	model   string // the model in f16, GGUF: ours and llama.cpp's
+	file    string // the model as published, quantised, GGUF
+	model   string // the same in f16, GGUF: ours and llama.cpp's
 	f32     string // the same in f32, GGUF: llama.cpp's other form
 	hf      string // the same as a HF directory: transformers'
 	llama   string // directory of llama-batched-bench
@@ -38,7 +39,8 @@ type options struct {
 func main() {
 	var o options
 	var sizes, groups, peers string
-	flag.StringVar(&o.model, "model", "", "GGUF `file` of the model in f16")
+	flag.StringVar(&o.file, "file", "", "GGUF `file` of the model as published")
+	flag.StringVar(&o.model, "f16", "", "GGUF `file` of the model in f16")
 	flag.StringVar(&o.f32, "f32", "", "GGUF `file` of the model in f32")
 	flag.StringVar(&o.hf, "hf", "", "HF `directory` of the model")
 	flag.StringVar(&o.llama, "llama", "", "`directory` of llama-batched-bench")

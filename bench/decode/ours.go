@@ -98,7 +98,7 @@ func work(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	r.Backend = b.Name()
+	r.Backend = b.Name() + " (" + gobackend.StorageText(b) + ")"
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 

@@ -83,7 +83,7 @@ func (p *transformersPeer) close() {
 }
 
 func againstTransformers(ctx context.Context, o options, log *bench.Log) error {
-	if err := needs(map[string]string{"model": o.model, "hf": o.hf, "python": o.python}); err != nil {
+	if err := needs(map[string]string{"file": o.file, "f16": o.model, "hf": o.hf, "python": o.python}); err != nil {
 		return err
 	}
 	p, err := startTransformers(ctx, o)
@@ -93,30 +93,41 @@ func againstTransformers(ctx context.Context, o options, log *bench.Log) error {
 	defer p.close()
 	total := func(r result) float64 { return r.Total }
 	for _, batch := range o.groups {
-		j := job{Model: o.model, Threads: o.threads, Batch: batch, Group: min(batch, groupSize), Prompt: groupPrompt, New: groupNew}
+		j := job{Threads: o.threads, Batch: batch, Group: min(batch, groupSize), Prompt: groupPrompt, New: groupNew}
 		if batch%j.Group != 0 {
 			return fmt.Errorf("groups: %d is no multiple of %d", batch, groupSize)
 		}
-		var ours, theirs result
+		// Ours from the file as published and from the peer's f16 copy of it.
+		files := []string{o.file, o.model}
+		var ours [2]result
+		var theirs result
 		for i := range o.runs {
-			r, err := measure(ctx, j)
-			if err != nil {
-				return err
+			for k, file := range files {
+				j.Model = file
+				r, err := measure(ctx, j)
+				if err != nil {
+					return err
+				}
+				ours[k] = better(ours[k], r, total)
+				say("run %d, batch %d: ours %.1f from %s, load %.1f", i+1, batch, r.Total, name(file), bench.LoadAverage())
 			}
 			t, err := p.measure(j)
 			if err != nil {
 				return err
 			}
-			say("run %d, batch %d: ours %.1f, transformers %.1f, load %.1f", i+1, batch, r.Total, t.Total, bench.LoadAverage())
-			ours, theirs = better(ours, r, total), better(theirs, t, total)
+			theirs = better(theirs, t, total)
+			say("run %d, batch %d: transformers %.1f, load %.1f", i+1, batch, t.Total, bench.LoadAverage())
 		}
-		err := log.Add(bench.Row{
-			Bench: "group", Size: fmt.Sprintf("b=%d", batch), Unit: "tokens/s", Peer: "transformers", PeerVersion: p.version,
-			Ours: ours.Total, Theirs: theirs.Total, Runs: o.runs,
-			Detail: ours.detail(j, map[string]any{"group": j.Group, "peer_form": "bf16", "rss_mb": ours.RSS, "peer_rss_mb": theirs.RSS}),
-		}, bench.Higher)
-		if err != nil {
-			return err
+		for k, row := range []string{"group", "group_f16"} {
+			j.Model = files[k]
+			err := log.Add(bench.Row{
+				Bench: row, Size: fmt.Sprintf("b=%d", batch), Unit: "tokens/s", Peer: "transformers", PeerVersion: p.version,
+				Ours: ours[k].Total, Theirs: theirs.Total, Runs: o.runs,
+				Detail: ours[k].detail(j, map[string]any{"group": j.Group, "peer_form": "bf16", "rss_mb": ours[k].RSS, "peer_rss_mb": theirs.RSS}),
+			}, bench.Higher)
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -19,7 +19,8 @@ type Options struct {
 	// keeps nothing. Gradients do not depend on it.
 	ActivationBytes int64
 	// DropWeights lets New clear the layers' matrices of m.Weights as soon as
-	// each layer is packed, which halves the memory of a large model. The model
+	// each layer is packed, which at least halves the memory of a large model. The
+	// model
 	// then serves this backend only: Full trainers, other backends and saving
 	// need the matrices and fail.
 	DropWeights bool

@@ -94,19 +94,23 @@ type linear struct {
 // linears visits every matrix but the head.
 func (n *net) linears(f func(linear)) {
 	for i := range n.layers {
-		l := &n.layers[i]
-		f(l.qkv)
-		f(l.o)
-		if l.moe == nil {
-			f(l.dense.gateUp)
-			f(l.dense.down)
-			continue
-		}
-		f(l.moe.router)
-		for _, e := range l.moe.experts {
-			f(e.gateUp)
-			f(e.down)
-		}
+		n.layers[i].linears(f)
+	}
+}
+
+// linears visits every matrix of a layer.
+func (l *layer) linears(f func(linear)) {
+	f(l.qkv)
+	f(l.o)
+	if l.moe == nil {
+		f(l.dense.gateUp)
+		f(l.dense.down)
+		return
+	}
+	f(l.moe.router)
+	for _, e := range l.moe.experts {
+		f(e.gateUp)
+		f(e.down)
 	}
 }
 

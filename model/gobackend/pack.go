@@ -2,6 +2,7 @@ package gobackend
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
 
 	"github.com/skein-rl/skein/model"
@@ -29,6 +30,7 @@ func newNet(c model.Config, w *model.Weights, pool *f32.Pool, drop bool) (*net, 
 	}
 	n.layers = make([]layer, n.dims.layers)
 	var ropes []*rope
+	dropped := 0
 	n.ropes, ropes = newRopes(c)
 	for i := range n.layers {
 		l, err := n.packLayer(c, i, &w.Layers[i], pool)
@@ -39,10 +41,23 @@ func newNet(c model.Config, w *model.Weights, pool *f32.Pool, drop bool) (*net, 
 		n.layers[i] = l
 		if drop {
 			dropMatrices(&w.Layers[i])
+			// The collector would wait until the heap is twice what it was.
+			if dropped += packedNumbers(&n.layers[i]); dropped > collectAfter {
+				dropped = 0
+				runtime.GC()
+			}
 		}
 	}
 	n.head = fuse(pool, n.hidden, head)
 	return n, nil
+}
+
+// collectAfter so many numbers dropped, 64 MB, garbage is collected.
+const collectAfter = 16 << 20
+
+func packedNumbers(l *layer) (count int) {
+	l.linears(func(m linear) { count += m.out * m.in })
+	return count
 }
 
 func dropMatrices(l *model.LayerWeights) {
