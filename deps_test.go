@@ -39,7 +39,8 @@ var layers = map[string]int{
 	"replay": 1, "model": 1, "agent": 1, "reward": 1,
 	"rollout": 2, "learner": 2,
 	"cluster": 3, "actors": 3, "project": 3,
-	"cmd": 4, "bench": 4, "examples": 4,
+	"serve": 4, "bench": 4, "examples": 4,
+	"cmd": 5, // joins all others
 }
 
 var siblings = map[string][]string{

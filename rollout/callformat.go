@@ -25,6 +25,16 @@ type CallFormat struct {
 // template ignores tools, and what every format falls back to.
 var callFormats = []*CallFormat{gemma4Calls, functionGemmaCalls, deepSeekCalls, mistralCalls, phiCalls, functoolsCalls, glmCalls, xmlCalls, functionTagCalls, hermesCalls, llamaCalls}
 
+// Begins is where the first call of a text begins, in this format or in Hermes
+// marks; -1 without one.
+func (f *CallFormat) Begins(text string) int {
+	at, _ := f.find(text, 0)
+	if other, _ := hermesCalls.find(text, 0); other >= 0 && (at < 0 || other < at) {
+		at = other
+	}
+	return at
+}
+
 // CallFormats lists the names of the formats.
 func CallFormats() []string {
 	names := make([]string, len(callFormats))

@@ -135,6 +135,12 @@ func ParseTurn(text string, inThought bool, format *CallFormat) Parsed {
 	return p
 }
 
+// OpensThought reports whether a rendered prompt ends inside a thought that the
+// template opened.
+func OpensThought(prompt string) bool {
+	return strings.HasSuffix(strings.TrimRight(prompt, " \r\n"), thinkOpen)
+}
+
 func thoughtEnd(text string, from int) (end int, found bool) {
 	if i := strings.Index(text[from:], thinkClose); i >= 0 {
 		return from + i + len(thinkClose), true

@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"sort"
-	"strings"
 
 	"github.com/skein-rl/skein/eventlog"
 )
@@ -10,7 +9,7 @@ import (
 // record writes a turn to transcript and log: its tokens once, and one event
 // for each part with the tokens that are its.
 func (e *episode) record(gen Generation) (Parsed, error) {
-	inThought := strings.HasSuffix(strings.TrimRight(e.script.text, " \r\n"), thinkOpen)
+	inThought := OpensThought(e.script.text)
 	first, at := int32(0), 0
 	for i, r := range gen.Versions {
 		span, err := e.log.AppendTokens(e.branch, gen.IDs[at:r.End], gen.Logprobs[at:r.End], eventlog.Policy, r.Version)

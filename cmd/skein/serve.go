@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ import (
 
 // serveFlags are the flags of skein serve.
 type serveFlags struct {
-	name, backend, dtype, embedding, adapterRoot, keyFile string
+	name, backend, dtype, embedding, embeddingName, adapterRoot, keyFile string
 	slots, maxLen, threads, places, maxWaiting            int
 	adapters                                              []string
 	timeout                                               time.Duration
@@ -63,6 +64,7 @@ impossible values are refused with the reason; no option is ignored.`,
 	fl.StringArrayVar(&f.adapters, "adapter", nil, "NAME=FOLDER of a LoRA adapter to serve; repeatable")
 	fl.StringVar(&f.adapterRoot, "adapter-root", "", "allow loading adapters from this folder while serving")
 	fl.StringVar(&f.embedding, "embedding-model", "", "folder of a sentence encoder for /v1/embeddings")
+	fl.StringVar(&f.embeddingName, "embedding-name", "", "its name in requests (default: that of the folder)")
 	fl.StringVar(&f.keyFile, "api-key-file", "", "file with accepted bearer tokens, one a line (also SKEIN_API_KEY)")
 	fl.BoolVar(&f.http.Open, "open", false, "serve other machines without authentication")
 	fl.StringVar(&f.http.CertFile, "tls-cert", "", "certificate file for https")
@@ -86,8 +88,11 @@ func (f *serveFlags) run(ctx context.Context, g *globals, name string) error {
 		if err != nil {
 			return err
 		}
-		if encoder, err = embed.Open(path, f.threads); err != nil {
+		if encoder, err = embed.Open(path, threads(f.threads)); err != nil {
 			return err
+		}
+		if f.embeddingName != "" {
+			encoder.Name = f.embeddingName
 		}
 	}
 	m, err := project.OpenModel(name)
@@ -155,6 +160,14 @@ func (f *serveFlags) engine(m *model.Model, g *globals) (*rollout.LocalEngine, f
 		return nil, nil, errors.Join(err, dec.Close(), b.Close())
 	}
 	return e, func() { _ = errors.Join(e.Close(), b.Close()) }, nil // the process ends
+}
+
+// threads is the number asked for, 0 being every core.
+func threads(n int) int {
+	if n == 0 {
+		return runtime.GOMAXPROCS(0)
+	}
+	return n
 }
 
 // readKeys gathers the bearer tokens.

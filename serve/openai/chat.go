@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/skein-rl/skein/model"
-	"github.com/skein-rl/skein/rollout"
 )
 
 func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
@@ -36,7 +35,7 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
 	usage := Usage{Prompt: len(j.prompt), Details: &PromptDetails{}}
 	for k, g := range gens[0] {
 		reason, stop := h.finish(j, g)
-		m := view.message(h.text(&req.Common, j, g))
+		m := view.message(h.text(&req.Common, g))
 		if len(m.ToolCalls) > 0 && reason == "stop" {
 			reason = "tool_calls"
 		}
@@ -76,9 +75,6 @@ func (h *Handler) chatJob(req *ChatRequest) (*job, *turnView, error) {
 	if limit != nil && *limit == 0 {
 		return nil, nil, badRequest("max_completion_tokens", "max_completion_tokens is 0, want 1 or more")
 	}
-	if !p.skip && len(p.stops) > 0 {
-		return nil, nil, badRequest("skip_special_tokens", "skip_special_tokens: false cannot be combined with stop strings; use stop_token_ids")
-	}
 	if err := req.checkTools(); err != nil {
 		return nil, nil, err
 	}
@@ -97,7 +93,7 @@ func (h *Handler) chatJob(req *ChatRequest) (*job, *turnView, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	view := h.viewOf(text, len(req.Tools) > 0)
+	view := h.viewOf(text, len(req.Tools) > 0, p.skip)
 	guide, err := h.chatGuide(req, p, mode, name, view)
 	if err != nil {
 		return nil, nil, err
@@ -167,7 +163,6 @@ func (h *Handler) streamChat(w http.ResponseWriter, r *http.Request, req *ChatRe
 	out := newSSE(w)
 	usage := Usage{Prompt: len(j.prompt), Details: &PromptDetails{}}
 	feeds := make([]*turnFeed, j.p.n)
-	texts := make([]rollout.TextStream, j.p.n)
 	send := func(c Choice) error {
 		chunk := head
 		chunk.Choices = []Choice{c}
@@ -177,9 +172,6 @@ func (h *Handler) streamChat(w http.ResponseWriter, r *http.Request, req *ChatRe
 		k := e.choice
 		if feeds[k] == nil {
 			feeds[k] = view.feed()
-			if !j.p.skip {
-				texts[k] = h.cfg.Model.Tokenizer.NewStream()
-			}
 			c := Choice{Index: k, Delta: &Message{Role: "assistant", Content: ptr("")}}
 			if req.ReturnTokenIDs {
 				c.PromptTokenIDs = j.prompt
@@ -189,9 +181,6 @@ func (h *Handler) streamChat(w http.ResponseWriter, r *http.Request, req *ChatRe
 			}
 		}
 		text := e.delta.Text
-		if texts[k] != nil {
-			text = texts[k].Push(e.delta.IDs...)
-		}
 		if e.end != nil && req.IncludeStop {
 			text += e.end.StopText
 		}

@@ -83,9 +83,6 @@ func (h *Handler) completionJobs(req *CompletionRequest) ([]*job, error) {
 	if p.maxNew == 0 && !req.Echo {
 		return nil, badRequest("max_tokens", "max_tokens is 0: nothing would come back; use echo to score a prompt")
 	}
-	if !p.skip && len(p.stops) > 0 {
-		return nil, badRequest("skip_special_tokens", "skip_special_tokens: false cannot be combined with stop strings; use stop_token_ids")
-	}
 	guide, err := h.guideOf(p.guide)
 	if err != nil {
 		return nil, err
@@ -108,15 +105,8 @@ func (h *Handler) completionJobs(req *CompletionRequest) ([]*job, error) {
 	return jobs, nil
 }
 
-// text is what a generation reads as under the request's options.
-func (h *Handler) text(c *Common, j *job, g rollout.Generation) string {
-	if !j.p.skip {
-		ids := g.IDs
-		if g.Finish == rollout.FinishStop && !c.IncludeStop {
-			ids = ids[:len(ids)-1]
-		}
-		return h.cfg.Model.Tokenizer.Decode(ids)
-	}
+// text is what a generation reads as, special tokens included.
+func (h *Handler) text(c *Common, g rollout.Generation) string {
 	if c.IncludeStop {
 		return g.Text + g.StopText
 	}
@@ -124,7 +114,10 @@ func (h *Handler) text(c *Common, j *job, g rollout.Generation) string {
 }
 
 func (h *Handler) completionChoice(req *CompletionRequest, j *job, g rollout.Generation) Choice {
-	text := h.text(&req.Common, j, g)
+	text := h.text(&req.Common, g)
+	if j.p.skip {
+		text = h.hide.all.Replace(text)
+	}
 	reason, stop := h.finish(j, g)
 	c := Choice{Text: &text, FinishReason: &reason, StopReason: stop}
 	if j.logprobs {
@@ -141,7 +134,7 @@ func (h *Handler) completionChoice(req *CompletionRequest, j *job, g rollout.Gen
 func (h *Handler) streamCompletion(w http.ResponseWriter, r *http.Request, req *CompletionRequest, jobs []*job, head Completion) error {
 	out := newSSE(w)
 	cols := make([]textColumns, len(jobs)*jobs[0].p.n)
-	first := make([]bool, len(cols))
+	hides := make([]*hideStream, len(cols))
 	usage := Usage{Details: &PromptDetails{}}
 	for _, j := range jobs {
 		usage.Prompt += len(j.prompt)
@@ -151,8 +144,8 @@ func (h *Handler) streamCompletion(w http.ResponseWriter, r *http.Request, req *
 		i := e.job*j.p.n + e.choice
 		text := e.delta.Text
 		c := Choice{Index: i, Text: &text}
-		if !first[i] {
-			first[i] = true
+		if hides[i] == nil {
+			hides[i] = &hideStream{h: &h.hide}
 			if req.ReturnTokenIDs {
 				c.PromptTokenIDs = j.prompt
 			}
@@ -168,6 +161,9 @@ func (h *Handler) streamCompletion(w http.ResponseWriter, r *http.Request, req *
 			}
 			usage.Completion += len(g.IDs)
 			usage.Details.Cached += g.Cached
+		}
+		if j.p.skip {
+			text = hides[i].push(text, e.end != nil)
 		}
 		if j.logprobs && len(e.delta.IDs) > 0 {
 			cols[i].h, cols[i].TextLogprobs = h, TextLogprobs{}

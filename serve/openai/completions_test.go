@@ -22,7 +22,7 @@ func TestCompletionsOfficialClient(t *testing.T) {
 	s := serveTiny(t, "")
 	ctx := context.Background()
 	prompt := s.h.encodePrompt("What does the store sell", true)
-	want, err := s.engine.Generate(ctx, rollout.GenerateRequest{Prompt: prompt, MaxNew: 12, Stop: s.h.stopIDs(), Sampling: model.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1, Seed: 5}, Raw: true, Top: 2})
+	want, err := s.engine.Generate(ctx, rollout.GenerateRequest{Prompt: prompt, MaxNew: 12, Stop: s.h.stop, Sampling: model.Sampling{Temperature: 1, TopP: 1, RepetitionPenalty: 1, Seed: 5}, Raw: true, Top: 2})
 	require.NoError(t, err)
 
 	c := s.client()
@@ -147,7 +147,8 @@ func TestCompletionsRefusals(t *testing.T) {
 		{obj{"prompt": long, "max_tokens": 5}, 400, "the prompt has 600 tokens and the context limit is 512"},
 		{obj{"prompt": long[:510], "max_tokens": 5}, 400, "a prompt of 510 tokens and 5 new ones, limit 512"},
 		{obj{"prompt": []int32{1, 99999}}, 400, "token id 99999 at 1 is outside the vocabulary"},
-		{obj{"prompt": []int32{}}, 400, "no tokens"},
+		{obj{"prompt": []int32{}}, 400, "an empty list"},
+		{obj{"prompt": [][]int32{{}}}, 400, "no tokens"},
 		{obj{}, 400, "prompt is missing"},
 		{obj{"prompt": 7}, 400, "prompt must be"},
 		{obj{"prompt": "x", "suffix": "y"}, 400, "suffix is not supported"},

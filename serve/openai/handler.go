@@ -13,6 +13,7 @@ import (
 
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/model/embed"
+	"github.com/skein-rl/skein/model/grammar"
 	"github.com/skein-rl/skein/rollout"
 )
 
@@ -34,10 +35,14 @@ type Config struct {
 
 // Handler is the API under /v1. Safe for concurrent use.
 type Handler struct {
-	cfg     Config
-	mux     *http.ServeMux
-	started time.Time
-	special []int32 // left out of texts unless asked for
+	cfg      Config
+	mux      *http.ServeMux
+	started  time.Time
+	programs programs
+	format   *rollout.CallFormat // of the model's tool calls
+	call     grammar.Call        // the same, for constraints; no Open = none known
+	stop     []int32             // end a turn
+	hide     hider               // special tokens
 
 	mu       sync.Mutex
 	adapters map[string]loaded
@@ -55,6 +60,9 @@ func New(cfg Config) (*Handler, error) {
 	if cfg.Model.Tokenizer == nil {
 		return nil, fmt.Errorf("openai: model %s has no tokenizer: only files that come with one can be served", cfg.Name)
 	}
+	if cfg.Encoder != nil && cfg.Encoder.Name == cfg.Name {
+		return nil, fmt.Errorf("openai: the model and the embedding model are both called %q: name one otherwise", cfg.Name)
+	}
 	if cfg.Timeout <= 0 {
 		cfg.Timeout = 10 * time.Minute
 	}
@@ -62,6 +70,9 @@ func New(cfg Config) (*Handler, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	h := &Handler{cfg: cfg, mux: http.NewServeMux(), started: time.Now(), adapters: map[string]loaded{}}
+	if err := h.readModel(); err != nil {
+		return nil, err
+	}
 	for path, f := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"POST /v1/chat/completions":    h.chat,
 		"POST /v1/completions":         h.completions,
@@ -79,6 +90,40 @@ func New(cfg Config) (*Handler, error) {
 		writeError(w, &Error{Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path), Type: "invalid_request_error", Status: http.StatusNotFound})
 	})
 	return h, nil
+}
+
+// readModel finds out how the model ends turns and writes calls.
+func (h *Handler) readModel() error {
+	m := h.cfg.Model
+	h.stop = m.StopIDs
+	if len(h.stop) == 0 && m.Config.EOSTokenID >= 0 {
+		h.stop = []int32{m.Config.EOSTokenID}
+	}
+	if m.Template != nil {
+		chat, err := rollout.NewModelChat(m)
+		if err != nil {
+			return fmt.Errorf("openai: %w", err)
+		}
+		h.stop, h.format = chat.Stop(), chat.Calls()
+	}
+	var special []string
+	for _, a := range m.Tokenizer.AddedTokens() {
+		if a.Special {
+			special = append(special, a.Content)
+		}
+	}
+	h.hide = newHider(special)
+	var marks []string
+	if h.format != nil {
+		h.call = callForms[h.format.Name]
+		marks = append(marks, h.call.Open)
+	}
+	vocab, err := grammar.NewVocabulary(m.Tokenizer, h.stop, marks...)
+	if err != nil {
+		return fmt.Errorf("openai: model %s: %w", h.cfg.Name, err)
+	}
+	h.programs = programs{vocab: vocab, made: map[[32]byte]*grammar.Program{}}
+	return nil
 }
 
 // ServeHTTP implements http.Handler.

@@ -41,6 +41,7 @@ func serveTiny(t *testing.T, adapterRoot string) *served {
 	require.NoError(t, err)
 	enc, err := embed.Open("../../model/embed/testdata/tiny", 1)
 	require.NoError(t, err)
+	enc.Name = "tiny-bert"
 	h, err := New(Config{Name: "tiny", Model: m, Engine: e, Encoder: enc, AdapterRoot: adapterRoot})
 	require.NoError(t, err)
 	s := &served{httptest.NewServer(h), h, m, e}

@@ -39,7 +39,7 @@ func (h *Handler) request(j *job, choice int) (rollout.GenerateRequest, error) {
 		req.MaxNew = limit - len(j.prompt)
 	}
 	if j.stopEOS {
-		req.Stop = append(append([]int32(nil), j.p.stopIDs...), h.stopIDs()...)
+		req.Stop = append(append([]int32(nil), j.p.stopIDs...), h.stop...)
 	}
 	if j.guide != nil {
 		c, err := j.guide()
@@ -49,15 +49,6 @@ func (h *Handler) request(j *job, choice int) (rollout.GenerateRequest, error) {
 		req.Constraint = c
 	}
 	return req, nil
-}
-
-// stopIDs end a turn of the model.
-func (h *Handler) stopIDs() []int32 {
-	m := h.cfg.Model
-	if len(m.StopIDs) == 0 && m.Config.EOSTokenID >= 0 {
-		return []int32{m.Config.EOSTokenID}
-	}
-	return m.StopIDs
 }
 
 // shown are the logprobs of the kind that was asked for.

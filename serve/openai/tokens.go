@@ -10,31 +10,10 @@ import (
 	"github.com/skein-rl/skein/rollout"
 )
 
-// TextOf is the text side of an engine that this package serves: special tokens
-// that the tokenizer has give no text.
-func TextOf(tok *model.Tokenizer) func([]int32) rollout.TextStream {
-	return func(prompt []int32) rollout.TextStream {
-		return &visible{tok: tok, s: tok.NewStream(prompt[len(prompt)-1:]...)}
-	}
+// TextOf is the text side of an engine that this package serves.
+func TextOf(tok *model.Tokenizer) func(prompt []int32) rollout.TextStream {
+	return func(prompt []int32) rollout.TextStream { return tok.NewStream(prompt...) }
 }
-
-// visible decodes ids without special tokens.
-type visible struct {
-	tok *model.Tokenizer
-	s   *model.DecodeStream
-}
-
-func (v *visible) Push(ids ...int32) string {
-	var b strings.Builder
-	for _, id := range ids {
-		if !v.tok.IsSpecial(id) {
-			b.WriteString(v.s.Push(id))
-		}
-	}
-	return b.String()
-}
-
-func (v *visible) Flush() string { return v.s.Flush() }
 
 // tokenText is how a lone token is shown: its text, or its bytes as OpenAI
 // spells tokens that are part of a character.

@@ -2,10 +2,12 @@ package openai
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"github.com/skein-rl/skein/rollout"
 )
 
+// Marks of a thought.
 const (
 	thinkOpen  = "<think>"
 	thinkClose = "</think>"
@@ -13,58 +15,47 @@ const (
 
 // turnView reads what the model writes in one answer: thoughts, text and calls.
 type turnView struct {
-	tools     bool // calls are looked for only when tools were given
-	inThought bool // the prompt opened a thought
+	format    *rollout.CallFormat // nil when no tools were given: then nothing is a call
+	inThought bool                // the prompt opened a thought
+	hide      *hider              // of special tokens; nil = show them
 }
 
 // viewOf chooses how to read the answer to a rendered prompt.
-func (h *Handler) viewOf(prompt string, tools bool) *turnView {
-	return &turnView{tools: tools, inThought: strings.HasSuffix(strings.TrimRight(prompt, " \r\n"), thinkOpen)}
+func (h *Handler) viewOf(prompt string, tools, skip bool) *turnView {
+	v := &turnView{inThought: rollout.OpensThought(prompt)}
+	if tools {
+		v.format = h.format
+	}
+	if skip {
+		v.hide = &h.hide
+	}
+	return v
 }
 
-// parse splits a whole turn.
-func (v *turnView) parse(text string) rollout.Parsed {
-	return rollout.ParseTurn(text, v.inThought)
-}
-
-// message gives a whole turn. Text without thoughts and calls is passed on as it
-// is. A malformed call is content, as it was written: the client sees what the
-// model did.
+// message gives a whole turn. A malformed call is content, as it was written:
+// the client sees what the model did.
 func (v *turnView) message(text string) Message {
-	m := Message{Role: "assistant"}
-	parsed := v.parse(text)
-	if len(parsed.Parts) == 1 && parsed.Parts[0].Kind == rollout.PartText || len(parsed.Parts) == 0 {
-		m.Content = &text
-		return m
+	f := v.feed()
+	m := f.push(text, true)
+	m.Role = "assistant"
+	for i := range m.ToolCalls {
+		m.ToolCalls[i].Index = nil // streaming only
 	}
-	var content strings.Builder
-	at := 0
-	for _, p := range parsed.Parts {
-		raw := text[at:p.End]
-		at = p.End
-		switch {
-		case p.Kind == rollout.PartReasoning:
-			m.Reasoning += p.Text
-		case p.Kind == rollout.PartCall && p.Err == nil:
-			m.ToolCalls = append(m.ToolCalls, ToolCall{ID: callID(), Type: "function", Function: CalledAction{Name: p.Call.Name, Arguments: string(p.Call.Arguments)}})
-		default:
-			content.WriteString(raw)
-		}
-	}
-	if s := strings.TrimSpace(content.String()); s != "" || len(m.ToolCalls) == 0 {
-		m.Content = &s
+	if m.Content == nil && len(m.ToolCalls) == 0 {
+		m.Content = ptr("")
 	}
 	return m
 }
 
 // turnFeed splits a turn as it comes. Text is passed on up to where a thought or
-// a call may begin; thoughts as they come; calls once the turn is complete,
-// since only then they are known to be well formed.
+// a call may begin, thoughts as they come, calls once the turn is complete:
+// only then they are known to be well formed.
 type turnFeed struct {
 	v     *turnView
 	text  string
-	sent  int // bytes of text passed on or known to be calls
+	sent  int // bytes of text that are dealt with
 	state feedState
+	after bool // a thought or a call came before: white space in between is dropped
 	calls int
 }
 
@@ -91,7 +82,7 @@ func (f *turnFeed) push(text string, end bool) Message {
 	var content strings.Builder
 	for f.step(&m, &content, end) {
 	}
-	if end {
+	if end && f.state == inCalls {
 		f.finish(&m, &content)
 	}
 	if content.Len() > 0 {
@@ -106,51 +97,130 @@ func (f *turnFeed) step(m *Message, content *strings.Builder, end bool) bool {
 	switch f.state {
 	case inThought:
 		i, mark := firstOf(rest, []string{thinkClose}, end)
-		m.Reasoning += rest[:i]
+		i = f.whole(rest, i, mark, end)
+		m.Reasoning += f.v.show(rest[:i])
 		f.sent += i + len(mark)
 		if mark != "" {
-			f.state = inText
+			f.state, f.after = inText, true
 			return true
 		}
 	case inText:
-		marks := []string{thinkOpen}
-		if f.v.tools {
-			marks = append(marks, "<tool_call>")
+		i, mark := firstOf(rest, []string{thinkOpen}, end)
+		if f.v.format != nil {
+			if at := f.v.format.Begins(rest); at >= 0 && at <= i {
+				i, mark, f.state = at, "", inCalls
+			} else if !end && mark == "" {
+				i = min(i, max(0, len(rest)-longestMark))
+			}
 		}
-		i, mark := firstOf(rest, marks, end)
-		content.WriteString(rest[:i])
-		f.sent += i
-		switch mark {
-		case "":
-		case thinkOpen:
-			f.sent += len(mark)
+		if f.state == inText {
+			i = f.whole(rest, i, mark, end)
+		}
+		shown := f.v.show(rest[:i])
+		if f.after {
+			if shown = strings.TrimLeft(shown, " \r\n"); shown != "" {
+				f.after = false
+			}
+		}
+		content.WriteString(shown)
+		f.sent += i + len(mark)
+		if mark != "" {
 			f.state = inThought
 			return true
-		default:
-			f.state = inCalls
 		}
 	}
 	return false
 }
 
+// whole moves an end that nothing marks back to where no character and no
+// special token is cut in two.
+func (f *turnFeed) whole(text string, i int, mark string, end bool) int {
+	if mark != "" || end {
+		return i
+	}
+	for i > 0 && i < len(text) && !utf8.RuneStart(text[i]) {
+		i--
+	}
+	if f.v.hide != nil {
+		i = f.v.hide.cut(text[:i])
+	}
+	return i
+}
+
+// longestMark is as many bytes as the opening of a call has at most: text is
+// held back by that much while a call may begin.
+const longestMark = 40
+
 // finish reads the calls at the end of the turn.
 func (f *turnFeed) finish(m *Message, content *strings.Builder) {
-	if f.state != inCalls {
-		return
-	}
-	tail := rollout.ParseTurn(f.text[f.sent:], false)
+	tail := f.text[f.sent:]
 	at := 0
-	for _, p := range tail.Parts {
-		raw := f.text[f.sent+at : f.sent+p.End]
+	for _, p := range rollout.ParseTurn(tail, false, f.v.format).Parts {
+		raw := tail[at:p.End]
 		at = p.End
-		if p.Kind != rollout.PartCall || p.Err != nil {
-			content.WriteString(raw)
-			continue
+		switch {
+		case p.Kind == rollout.PartReasoning:
+			m.Reasoning += p.Text
+		case p.Kind == rollout.PartCall && p.Err == nil:
+			i := f.calls
+			f.calls++
+			m.ToolCalls = append(m.ToolCalls, ToolCall{Index: &i, ID: callID(), Type: "function", Function: CalledAction{Name: p.Call.Name, Arguments: string(p.Call.Arguments)}})
+		default:
+			content.WriteString(f.v.show(strings.TrimSpace(raw)))
 		}
-		i := f.calls
-		f.calls++
-		m.ToolCalls = append(m.ToolCalls, ToolCall{Index: &i, ID: callID(), Type: "function", Function: CalledAction{Name: p.Call.Name, Arguments: string(p.Call.Arguments)}})
 	}
+}
+
+// show gives text without special tokens, if they are to be hidden.
+func (v *turnView) show(text string) string {
+	if v.hide == nil {
+		return text
+	}
+	return v.hide.all.Replace(text)
+}
+
+// hider takes the texts of special tokens out.
+type hider struct {
+	marks []string
+	all   *strings.Replacer
+}
+
+func newHider(marks []string) hider {
+	var pairs []string
+	for _, m := range marks {
+		pairs = append(pairs, m, "")
+	}
+	return hider{marks, strings.NewReplacer(pairs...)}
+}
+
+// cut is where an unfinished special token at the end of s begins; len(s)
+// without one.
+func (h *hider) cut(s string) int {
+	const longest = 64
+	for at := max(0, len(s)-longest); at < len(s); at++ {
+		for _, m := range h.marks {
+			if len(s)-at < len(m) && strings.HasPrefix(m, s[at:]) {
+				return at
+			}
+		}
+	}
+	return len(s)
+}
+
+// hideStream hides special tokens in a text that comes in pieces.
+type hideStream struct {
+	h    *hider
+	held string
+}
+
+func (s *hideStream) push(text string, end bool) string {
+	text = s.held + text
+	at := len(text)
+	if !end {
+		at = s.h.cut(text)
+	}
+	s.held = text[at:]
+	return s.h.all.Replace(text[:at])
 }
 
 // firstOf finds the first of several marks: the index where it begins, and the

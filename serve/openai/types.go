@@ -184,7 +184,9 @@ func (p *Prompts) UnmarshalJSON(data []byte) error {
 	case json.Unmarshal(data, &s) == nil:
 		p.Texts = []string{s}
 	case json.Unmarshal(data, &ids) == nil:
-		p.IDs = [][]int32{ids}
+		if len(ids) > 0 {
+			p.IDs = [][]int32{ids}
+		}
 	case json.Unmarshal(data, &p.Texts) == nil:
 	case json.Unmarshal(data, &p.IDs) == nil:
 		p.Texts = nil
