@@ -1,0 +1,113 @@
+//go:build xla
+
+package xla
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/gomlx/go-xla/pkg/pjrt"
+	"github.com/skein-rl/skein/model"
+)
+
+// chunk is a run of marked rows on the device.
+type chunk struct {
+	lo, hi, size int
+	rows         *pjrt.Buffer
+}
+
+// chunks calls f for each chunk of a pass's marked rows, padded with row 0.
+func (t *trainer) chunks(ctx context.Context, marked []int32, f func(chunk) error) error {
+	for lo := 0; lo < len(marked); {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		size := t.b.headChunk(len(marked) - lo)
+		c := chunk{lo: lo, hi: min(lo+size, len(marked)), size: size}
+		rows := make([]int32, size)
+		copy(rows, marked[c.lo:c.hi])
+		var err error
+		if c.rows, err = t.b.dev.putI32(rows, size); err != nil {
+			return err
+		}
+		err = f(c)
+		free(c.rows)
+		if err != nil {
+			return err
+		}
+		lo = c.hi
+	}
+	return nil
+}
+
+// gathered are the last layer's rows of a chunk.
+func (t *trainer) gathered(p *pass, c chunk) (*pjrt.Buffer, error) {
+	gather, err := t.gather(p.rows(), c.size)
+	if err != nil {
+		return nil, err
+	}
+	h, err := gather.run([]*pjrt.Buffer{p.out, c.rows})
+	if err != nil {
+		return nil, err
+	}
+	return h[0], nil
+}
+
+// headArgs are a head program's first arguments for a chunk.
+func (t *trainer) headArgs(p *pass, c chunk, inv float32) (args, owned []*pjrt.Buffer, err error) {
+	h, err := t.gathered(p, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	owned = append(owned, h)
+	target := make([]int32, c.size)
+	copy(target, p.target[c.lo:c.hi])
+	want, err := t.b.dev.putI32(target, c.size)
+	if err == nil {
+		owned = append(owned, want)
+		var temp *pjrt.Buffer
+		if temp, err = t.b.dev.putF32([]float32{inv}); err == nil {
+			owned = append(owned, temp)
+			return []*pjrt.Buffer{h, t.b.weights.norm, t.b.weights.head, want, temp}, owned, nil
+		}
+	}
+	free(owned...)
+	return nil, nil, err
+}
+
+// score appends a pass's logprobs and entropies.
+func (t *trainer) score(ctx context.Context, p *pass, inv float32, out *model.Scores) error {
+	return t.chunks(ctx, p.scored, func(c chunk) error {
+		head, err := t.head("head", c.size, emitHead)
+		if err != nil {
+			return err
+		}
+		args, owned, err := t.headArgs(p, c, inv)
+		if err != nil {
+			return err
+		}
+		defer free(owned...)
+		res, err := head.run(args)
+		if err != nil {
+			return err
+		}
+		defer free(res...)
+		logp, err := get[float32](res[0], c.size)
+		if err != nil {
+			return err
+		}
+		entropy, err := get[float32](res[1], c.size)
+		if err != nil {
+			return err
+		}
+		for i, x := range logp[:c.hi-c.lo] {
+			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
+				return fmt.Errorf("xla: the logprob of token %d is %v: check the parameters for NaN or overflow", p.target[c.lo+i], x)
+			}
+		}
+		out.LogProbs = append(out.LogProbs, logp[:c.hi-c.lo]...)
+		out.Entropy = append(out.Entropy, entropy[:c.hi-c.lo]...)
+		return nil
+	})
+}
