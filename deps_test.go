@@ -27,7 +27,6 @@ var bans = []ban{
 	{"github.com/gomlx/", []string{"model/xla", "learner"}, "device programs live in model/xla; the rest speaks model.Backend"},
 	{"github.com/asynkron/protoactor-go", []string{"actors"}, "actors are thin shells; logic must be testable without them"},
 	{"google.golang.org/grpc", []string{"cluster"}, "wire services live in cluster; the rest takes interfaces"},
-	{"github.com/ardanlabs/jinja", []string{"model"}, "chat templates are part of a model"},
 	{"github.com/spf13/cobra", []string{"cmd"}, "flags and wiring only at the edge"},
 	{"gonum.org/v1/plot", []string{"project"}, "plots belong to reports"},
 }
