@@ -1,6 +1,7 @@
 // Package advantage turns the rewards of sibling rollouts into advantages:
 // group-relative, as in GRPO (Shao et al. 2024, arXiv:2402.03300, section
-// 4.1.2), with TRL 1.16's scalings and aggregations.
+// 4.1.2), with TRL 1.16's scalings and aggregations; against the mean of the
+// others (RLOO); over the whole batch, token by token (REINFORCE++).
 //
 // Invariants: groups are opaque ids, never parsed and never positions, so any
 // order of the samples gives the same numbers, bit for bit (sums run over
@@ -51,12 +52,7 @@ func (c Config) Validate() error {
 	if c.Aggregation != SumThenNormalize && c.Aggregation != NormalizeThenSum {
 		errs = append(errs, fmt.Errorf("multi_objective_aggregation: unknown %q; use %q or %q", c.Aggregation, SumThenNormalize, NormalizeThenSum))
 	}
-	for i, w := range c.Weights {
-		if math.IsNaN(w) || math.IsInf(w, 0) {
-			errs = append(errs, fmt.Errorf("reward_weights[%d]: %v is not finite", i, w))
-		}
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, checkWeights(c.Weights))...)
 }
 
 // Sample is one rollout: its group and one reward per function, NaN where the
@@ -91,25 +87,9 @@ func Compute(c Config, samples []Sample) (Result, error) {
 	if err := c.Validate(); err != nil {
 		return Result{}, err
 	}
-	res := Result{Rewards: make([]float64, len(samples)), Advantages: make([]float64, len(samples)), Groups: map[string]Group{}}
-	members := map[string][]int{}
-	for i, s := range samples {
-		if s.Group == "" {
-			return Result{}, fmt.Errorf("advantage: sample %d has no group", i)
-		}
-		if len(s.Rewards) != len(c.Weights) {
-			return Result{}, fmt.Errorf("advantage: sample %d of group %q has %d rewards for %d reward_weights", i, s.Group, len(s.Rewards), len(c.Weights))
-		}
-		for k, r := range s.Rewards {
-			if math.IsInf(r, 0) {
-				return Result{}, fmt.Errorf("advantage: sample %d of group %q: reward %d is %v", i, s.Group, k, r)
-			}
-		}
-		members[s.Group] = append(members[s.Group], i)
-		res.Rewards[i] = weigh(s.Rewards, c.Weights)
-		if math.IsNaN(res.Rewards[i]) {
-			res.Unscored++
-		}
+	res, members, err := gather(c.Weights, samples)
+	if err != nil {
+		return Result{}, err
 	}
 	for g, m := range members {
 		res.Groups[g] = summarise(pick(res.Rewards, m))
@@ -119,12 +99,34 @@ func Compute(c Config, samples []Sample) (Result, error) {
 	} else {
 		res.sumThenNormalize(c, members)
 	}
-	for i, a := range res.Advantages {
-		if math.IsNaN(a) {
-			res.Advantages[i] = 0
+	zeroNaN(res.Advantages)
+	return res, nil
+}
+
+// gather checks the samples, weighs their rewards and lists each group's
+// members.
+func gather(weights []float64, samples []Sample) (Result, map[string][]int, error) {
+	res := Result{Rewards: make([]float64, len(samples)), Advantages: make([]float64, len(samples)), Groups: map[string]Group{}}
+	members := map[string][]int{}
+	for i, s := range samples {
+		if s.Group == "" {
+			return Result{}, nil, fmt.Errorf("advantage: sample %d has no group", i)
+		}
+		if len(s.Rewards) != len(weights) {
+			return Result{}, nil, fmt.Errorf("advantage: sample %d of group %q has %d rewards for %d reward_weights", i, s.Group, len(s.Rewards), len(weights))
+		}
+		for k, r := range s.Rewards {
+			if math.IsInf(r, 0) {
+				return Result{}, nil, fmt.Errorf("advantage: sample %d of group %q: reward %d is %v", i, s.Group, k, r)
+			}
+		}
+		members[s.Group] = append(members[s.Group], i)
+		res.Rewards[i] = weigh(s.Rewards, weights)
+		if math.IsNaN(res.Rewards[i]) {
+			res.Unscored++
 		}
 	}
-	return res, nil
+	return res, members, nil
 }
 
 func (res *Result) sumThenNormalize(c Config, members map[string][]int) {

@@ -35,7 +35,7 @@ func TestCaseLossUnknownLevelIsAnErrorAndRatioOneIsREINFORCE(t *testing.T) {
 	require.ErrorContains(t, c.Validate(), `importance_sampling_level: unknown "none"`)
 	c = DefaultConfig()
 	c.LossType = "grop"
-	require.ErrorContains(t, c.Validate(), `loss_type: unknown "grop"; use one of bnpo, cispo, dapo, dr_grpo, grpo, luspo, sapo, vespo`)
+	require.ErrorContains(t, c.Validate(), `loss_type: unknown "grop"; use one of bnpo, cispo, dapo, dr_grpo, grpo, luspo, rloo, sapo, vespo`)
 	_, err := Compute(c, nil, Totals{})
 	require.Error(t, err)
 
@@ -57,8 +57,12 @@ func TestCaseLossAggPartitionCannotChangeTheResult(t *testing.T) {
 		if c.LossType == "cispo" {
 			c.EpsilonHigh = 1.5 // the cap itself
 		}
-		c.Level = rapid.SampledFrom([]string{LevelToken, LevelSequence}).Draw(rt, "level")
+		c.Level = rapid.SampledFrom([]string{LevelToken, LevelSequence, LevelSum}).Draw(rt, "level")
 		c.Beta = rapid.SampledFrom([]float64{0, .04}).Draw(rt, "beta")
+		c.KLEstimator = rapid.SampledFrom([]string{"", KLK1, KLK2, KLK3}).Draw(rt, "kl")
+		if c.LossType == "rloo" {
+			c.Level, c.Beta = LevelSum, 0
+		}
 		c.EntropyCoef = rapid.SampledFrom([]float64{0, .01}).Draw(rt, "ent")
 		c.TopEntropyQuantile = rapid.SampledFrom([]float64{1, .5}).Draw(rt, "topq")
 		c.Denominator = rapid.SampledFrom([]string{DenominatorFixed, DenominatorKept}).Draw(rt, "den")
@@ -166,6 +170,9 @@ func TestCaseLossMaskAllMaskedIsZeroNotNaN(t *testing.T) {
 				c := DefaultConfig()
 				c.LossType, c.Level, c.Beta, c.EntropyCoef, c.TopEntropyQuantile = lt, level, .1, .01, q
 				c.EpsilonHigh = 5 // cispo's cap
+				if lt == "rloo" {
+					c.Level, c.Beta = LevelSum, 0
+				}
 				r := Row{LogP: fill(4, -1), Ref: fill(4, -2), Entropy: fill(4, 1), Mask: make([]bool, 4), Adv: []float64{1}}
 				res := compute(t, c, r, r)
 				require.Zero(t, res.Loss, lt)

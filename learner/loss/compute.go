@@ -65,7 +65,7 @@ func (res *Result) row(c Config, i int, r Row, tot Totals) (policy, bonus float6
 	if res.DEntropy != nil {
 		res.DEntropy[i] = make([]float64, len(r.LogP))
 	}
-	dSeq := 0.0 // dLoss/d(row ratio), sequence level
+	dSeq := 0.0 // dLoss/d(row ratio), where the row has one
 	acc := rowStats{}
 	for t := range r.LogP {
 		if !r.on(t) {
@@ -84,7 +84,7 @@ func (res *Result) row(c Config, i int, r Row, tot Totals) (policy, bonus float6
 		d[t] += w * p.dLogP * use
 		kl := 0.0
 		if c.Beta != 0 {
-			k, dk := k3(r.LogP[t], r.Ref[t])
+			k, dk := KL(c.KLEstimator, r.LogP[t], r.Ref[t])
 			kl = k
 			if c.BiasCorrectedKL {
 				kl = k * ratio[t]
@@ -94,7 +94,7 @@ func (res *Result) row(c Config, i int, r Row, tot Totals) (policy, bonus float6
 			l += c.Beta * kl
 			d[t] += w * c.Beta * dk
 		}
-		if c.Level == LevelSequence {
+		if c.Level != LevelToken {
 			dSeq += w * dRatio
 		} else {
 			d[t] += scaled(w*dRatio, ratio[t])
@@ -107,10 +107,14 @@ func (res *Result) row(c Config, i int, r Row, tot Totals) (policy, bonus float6
 		}
 		acc.token(c, r, t, tokenIn{ratio[t], r.adv(t), r.LogP[t], logW}, kl, high)
 	}
-	if c.Level == LevelSequence {
+	if c.Level != LevelToken {
+		share := 1.0 // dlog(ratio)/dLogP of each token
+		if c.Level == LevelSequence {
+			share = 1 / floor1(n)
+		}
 		for t := range d {
 			if r.on(t) {
-				d[t] += scaled(dSeq, ratio[t]) / floor1(n)
+				d[t] += scaled(dSeq, ratio[t]) * share
 			}
 		}
 	}

@@ -13,6 +13,9 @@ import (
 const (
 	LevelToken    = "token"    // one ratio per token (GRPO, arXiv:2402.03300)
 	LevelSequence = "sequence" // exp of the mean log-ratio (GSPO, arXiv:2507.18071, eq. 7)
+	// LevelSum is exp of the summed log-ratio, the ratio of the whole trajectory;
+	// it explodes with length (RLOO, arXiv:2402.14740).
+	LevelSum = "sequence_sum"
 )
 
 // Denominator rules: whether a token that the rollout importance correction
@@ -26,7 +29,7 @@ const (
 type Config struct {
 	// LossType is one of Types().
 	LossType string
-	// Level is LevelToken or LevelSequence.
+	// Level is LevelToken, LevelSequence or LevelSum.
 	Level string
 	// EpsilonLow and EpsilonHigh bound the ratio to [1-EpsilonLow,
 	// 1+EpsilonHigh]. EpsilonLow is in [0, 1); EpsilonHigh >= 0.
@@ -37,6 +40,8 @@ type Config struct {
 	Delta *float64
 	// Beta weighs the KL term against the reference; 0 leaves it out.
 	Beta float64
+	// KLEstimator is KLK1, KLK2 or KLK3; "" is KLK3. KLK1 needs BiasCorrectedKL.
+	KLEstimator string
 	// BiasCorrectedKL multiplies the KL term by the differentiable ratio
 	// (DeepSeek-V3.2, arXiv:2512.02556, eq. 7; TRL's use_bias_correction_kl).
 	BiasCorrectedKL bool
@@ -65,7 +70,7 @@ func DefaultConfig() Config {
 	return Config{
 		LossType: "dapo", Level: LevelToken,
 		EpsilonLow: 0.2, EpsilonHigh: 0.2,
-		BiasCorrectedKL: true, MaxCompletionLength: 512,
+		KLEstimator: KLK3, BiasCorrectedKL: true, MaxCompletionLength: 512,
 		TopEntropyQuantile: 1, Denominator: DenominatorFixed,
 		SAPOTemperaturePos: 1, SAPOTemperatureNeg: 1.05,
 		VESPOKPos: 2, VESPOLambdaPos: 3, VESPOKNeg: 3, VESPOLambdaNeg: 2,
@@ -83,6 +88,7 @@ var kinds = map[string]kind{
 	"grpo": {clippedTerm, grpoWeight}, "bnpo": {clippedTerm, bnpoWeight}, "dr_grpo": {clippedTerm, drGRPOWeight},
 	"dapo": {clippedTerm, dapoWeight}, "luspo": {clippedTerm, luspoWeight},
 	"cispo": {cispoTerm, dapoWeight}, "sapo": {sapoTerm, grpoWeight}, "vespo": {vespoTerm, dapoWeight},
+	"rloo": {clippedTerm, grpoWeight},
 }
 
 // clips reports whether the loss type clips to [1-EpsilonLow, 1+EpsilonHigh].
@@ -100,8 +106,19 @@ func (c Config) Validate() error {
 	if _, ok := kinds[c.LossType]; !ok {
 		bad("loss_type: unknown %q; use one of %s", c.LossType, strings.Join(Types(), ", "))
 	}
-	if c.Level != LevelToken && c.Level != LevelSequence {
-		bad("importance_sampling_level: unknown %q; use %q or %q", c.Level, LevelToken, LevelSequence)
+	if c.Level != LevelToken && c.Level != LevelSequence && c.Level != LevelSum {
+		bad("importance_sampling_level: unknown %q; use %q, %q or %q", c.Level, LevelToken, LevelSequence, LevelSum)
+	}
+	if c.LossType == "rloo" {
+		c.validateRLOO(bad)
+	}
+	if c.KLEstimator != "" {
+		if err := CheckKLEstimator(c.KLEstimator); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if c.KLEstimator == KLK1 && c.Beta != 0 && !c.BiasCorrectedKL {
+		bad("kl_estimator: %q as a loss has a derivative that ignores the reference; set use_bias_correction_kl: true or use %q or %q", KLK1, KLK2, KLK3)
 	}
 	if !(c.EpsilonLow >= 0 && c.EpsilonLow < 1) {
 		bad("epsilon: %v is outside [0, 1); use e.g. 0.2", c.EpsilonLow)

@@ -9,7 +9,10 @@
 //
 // The GRPO family follows TRL 1.16 (GRPOTrainer._compute_loss): one surrogate
 // (clip.go), one ratio (ratio.go), one KL term (kl.go) and four ways to weigh
-// the tokens (grpo.go, bnpo.go, dr_grpo.go, dapo.go). Departures, each stated
+// the tokens (grpo.go, bnpo.go, dr_grpo.go, dapo.go). RLOO (rloo.go) is another
+// choice of the same parts. What was sampled by another policy is corrected
+// before a loss sees it (rollout_is.go, m2po.go, staleness.go, proximal.go).
+// Departures, each stated
 // where it is made:
 //
 //   - Every denominator is a [Totals] of the whole optimizer step, so that the

@@ -7,7 +7,10 @@ import (
 )
 
 // Rollout importance modes: how the ratio learner/engine of the same tokens is
-// taken and bounded. Sequence modes use the product over the row's tokens (its
+// taken and bounded. Mask modes with both bounds are IcePop's double-sided mask
+// (Ling team 2025, arXiv:2510.18855; its bounds are 0.5 and 5);
+// reject modes decide alike but leave what they keep at weight 1, for an old
+// policy that corrects already. Sequence modes use the product over the row's tokens (its
 // log is a sum, so it grows with length); geometric modes the length-normalised
 // product. The mode in use is part of the run's configuration and metrics.
 const (
@@ -17,10 +20,13 @@ const (
 	SequenceMask      = "sequence_mask"
 	GeometricTruncate = "geometric_truncate"
 	GeometricMask     = "geometric_mask"
+	TokenReject       = "token_reject"
+	SequenceReject    = "sequence_reject"
+	GeometricReject   = "geometric_reject"
 )
 
 // RolloutModes lists the modes.
-var RolloutModes = []string{TokenTruncate, TokenMask, SequenceTruncate, SequenceMask, GeometricTruncate, GeometricMask}
+var RolloutModes = []string{TokenTruncate, TokenMask, SequenceTruncate, SequenceMask, GeometricTruncate, GeometricMask, TokenReject, SequenceReject, GeometricReject}
 
 // RolloutIS corrects for tokens having been sampled by another program or an
 // older policy than the one the step starts from (truncated importance
@@ -29,8 +35,8 @@ var RolloutModes = []string{TokenTruncate, TokenMask, SequenceTruncate, Sequence
 // al. 2025). Names as TRL's vllm_importance_sampling_*.
 type RolloutIS struct {
 	Mode string
-	// ClipMin and ClipMax bound the ratio: truncate modes clamp to them, mask
-	// modes set a ratio outside to 0. nil = no bound on that side.
+	// ClipMin and ClipMax bound the ratio: truncate modes clamp to them, mask and
+	// reject modes set a ratio outside to 0. nil = no bound on that side.
 	ClipMin, ClipMax *float64
 }
 
@@ -51,6 +57,9 @@ func (is RolloutIS) Validate() error {
 	}
 	if is.ClipMin != nil && is.ClipMax != nil && *is.ClipMin > *is.ClipMax {
 		return fmt.Errorf("rollout_importance_sampling_clip_min: %v exceeds clip_max %v", *is.ClipMin, *is.ClipMax)
+	}
+	if strings.HasSuffix(is.Mode, "_reject") && is.ClipMin == nil && is.ClipMax == nil {
+		return fmt.Errorf("rollout_importance_sampling_clip_min, rollout_importance_sampling_clip_max: neither is set, so %s keeps everything; use e.g. 0.5 and 5", is.Mode)
 	}
 	return nil
 }
@@ -79,9 +88,9 @@ func (is RolloutIS) Ratio(old, sampling []float64, mask []bool) ([]float64, erro
 		}
 	}
 	switch is.Mode {
-	case SequenceTruncate, SequenceMask:
+	case SequenceTruncate, SequenceMask, SequenceReject:
 		diff = []float64{sum}
-	case GeometricTruncate, GeometricMask:
+	case GeometricTruncate, GeometricMask, GeometricReject:
 		diff = []float64{sum / floor1(n)}
 	}
 	lo, hi := math.Inf(-1), math.Inf(1)
@@ -91,7 +100,7 @@ func (is RolloutIS) Ratio(old, sampling []float64, mask []bool) ([]float64, erro
 	if is.ClipMax != nil {
 		hi = *is.ClipMax
 	}
-	truncate := strings.HasSuffix(is.Mode, "_truncate")
+	truncate, reject := strings.HasSuffix(is.Mode, "_truncate"), strings.HasSuffix(is.Mode, "_reject")
 	for t, d := range diff {
 		x := math.Exp(d)
 		switch {
@@ -99,6 +108,8 @@ func (is RolloutIS) Ratio(old, sampling []float64, mask []bool) ([]float64, erro
 			x = min(max(x, lo), hi)
 		case x < lo || x > hi:
 			x = 0
+		case reject:
+			x = 1
 		}
 		diff[t] = x
 	}

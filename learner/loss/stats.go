@@ -69,7 +69,7 @@ func (s *Stats) add(c Config, r Row, a rowStats, n, kept float64, dropped bool) 
 		s.OffPolicyRows++
 	}
 	low, up, units := a.low, a.up, n
-	if c.Level == LevelSequence && len(r.Adv) == 1 { // one value per row
+	if c.Level != LevelToken && len(r.Adv) == 1 { // one value per row
 		low, up, units = a.low/n, a.up/n, 1
 		a.capped /= n
 	}
