@@ -9,8 +9,8 @@ import "slices"
 //
 //	mean_k -log σ(β(x_(k) - y_(k)))     (label-smoothed as sigmoid is)
 //
-// aot (paired, eq. 7): x = log π(w)/π(l), y = the same under the reference.
-// aot_unpaired (eq. 6): x = log(π/π_ref)(w), y = log(π/π_ref)(l).
+// aot (paired): x = log π(w)/π(l), y = the same under the reference.
+// aot_unpaired: x = log(π/π_ref)(w), y = log(π/π_ref)(l).
 //
 // Equal values share their derivatives, so the order of pairs cannot matter
 // (torch.sort gives each of them another's).

@@ -94,7 +94,7 @@ func NewBCOTotals(c BCOConfig, s BCOState, rows []Unpaired) (BCOTotals, BCOState
 }
 
 // BCO evaluates the loss of a micro-batch within a step of the given totals
-// (Jung et al. 2024, arXiv:2404.04656, eqs. 9 and 14), r = β log(π/π_ref):
+// (Jung et al. 2024, arXiv:2404.04656), r = β log(π/π_ref):
 //
 //	-log σ(r - δ)           for desirable rows
 //	-ψ(x) log σ(-(r - δ))   for undesirable ones

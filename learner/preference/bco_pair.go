@@ -1,7 +1,7 @@
 package preference
 
 // bcoPairTerm is BCO's binary classifier on a pair without reward shift (Jung
-// et al. 2024, arXiv:2404.04656, eq. 6 with δ = 0), on r = β log(π/π_ref):
+// et al. 2024, arXiv:2404.04656, with δ = 0), on r = β log(π/π_ref):
 //
 //	-log σ(r_w) - log σ(-r_l)
 func bcoPairTerm(c DPOConfig, w, l side) term {

@@ -54,7 +54,8 @@ type Density struct {
 }
 
 // Ratio is the density ratio p(desirable | x)/(1 - p) of a prompt's embedding
-// within the bounds (BCO, arXiv:2404.04656, section 4.2, eq. 13).
+// within the bounds (BCO, arXiv:2404.04656, the underlying
+// distribution matching).
 func (d Density) Ratio(x []float64) (float64, error) {
 	if len(x) != len(d.Weights) {
 		return 0, fmt.Errorf("preference: density: an embedding of %d dimensions for a classifier of %d", len(x), len(d.Weights))

@@ -4,7 +4,7 @@ import "math"
 
 // Divergences: what keeps the policy near the reference. Each is the f of an
 // f-divergence; the loss compares f'(π/π_ref) of the two completions (Wang et
-// al. 2023, "Beyond Reverse KL", arXiv:2309.16240, table 1 and eq. 9).
+// al. 2023, "Beyond Reverse KL", arXiv:2309.16240, table 1).
 const (
 	ReverseKL       = "reverse_kl"       // f' = log t + 1: standard DPO
 	ForwardKL       = "forward_kl"       // f' = -1/t

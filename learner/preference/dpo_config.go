@@ -16,7 +16,7 @@ const SFTTerm = "sft"
 // DPOConfig is a loss on pairs. Field names follow TRL's DPOConfig.
 type DPOConfig struct {
 	// LossTypes has one or more of DPOTypes(); several are summed (MPO,
-	// arXiv:2411.10442, eq. 3).
+	// arXiv:2411.10442).
 	LossTypes []string
 	// LossWeights has one weight >= 0 per loss type; nil is 1 for each.
 	LossWeights []float64
@@ -29,7 +29,7 @@ type DPOConfig struct {
 	FDivergence string
 	FAlpha      float64
 	// LDAlpha in [0, 1] weighs the tokens of the longer completion beyond the
-	// shorter one's length (LD-DPO, Liu et al. 2024, arXiv:2409.06411, eq. 9);
+	// shorter one's length (LD-DPO, Liu et al. 2024, arXiv:2409.06411);
 	// nil is off, which is 1.
 	LDAlpha *float64
 	// Weighting is WeightingNone, WeightingWPO or WeightingWPOAligned. It weighs

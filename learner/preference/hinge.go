@@ -1,7 +1,7 @@
 package preference
 
 // hingeTerm is SLiC's hinge on the normalised likelihood (Zhao et al. 2023,
-// arXiv:2305.10425; RSO, Liu et al. 2023, arXiv:2309.06657, eq. 11):
+// arXiv:2305.10425; RSO, Liu et al. 2023, arXiv:2309.06657):
 //
 //	max(0, 1 - βΔ)
 func hingeTerm(c DPOConfig, w, l side) term {

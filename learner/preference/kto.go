@@ -19,7 +19,7 @@ type KTOConfig struct {
 	Beta float64
 	// DesirableWeight and UndesirableWeight are the paper's λ_D and λ_U, >= 0,
 	// not both 0. Where classes are uneven, λ_D n_D / (λ_U n_U) should lie in [1,
-	// 4/3] (section 4.2).
+	// 4/3].
 	DesirableWeight, UndesirableWeight float64
 }
 
@@ -66,7 +66,7 @@ type KTOTotals struct {
 // KTOKL is the reference point of a step: the policy's KL to the reference,
 // estimated on mismatched rows (a prompt with the completion of another), as
 // max(0, mean of log π/π_ref) (Ethayarajh et al. 2024, arXiv:2402.01306,
-// section 4.1, eq. 6). It is a constant: nothing is differentiated through it.
+// section 4.1). It is a constant: nothing is differentiated through it.
 // Score the mismatched rows of the whole step before its first backward pass.
 //
 // Departure from TRL, which estimates it in each micro-batch: here the step has
@@ -99,7 +99,7 @@ type UnpairedResult struct {
 // KTO evaluates the loss of a micro-batch within a step of the given totals,
 // with r = β log(π/π_ref) and z = β KL:
 //
-//	kto:               λ_D (1 - σ(r - z)) or λ_U (1 - σ(z - r))      (eq. 8)
+//	kto:               λ_D (1 - σ(r - z)) or λ_U (1 - σ(z - r))      (arXiv:2402.01306, eq. 7)
 //	apo_zero_unpaired: λ_D (1 - σ(r))     or λ_U σ(r)                (APO, arXiv:2408.06266, eq. 7, unpaired)
 //
 // for desirable or undesirable rows; their mean over the step. A step of one

@@ -1,7 +1,7 @@
 package preference
 
-// ncaTerm is NCA for pairs (Chen et al. 2024, arXiv:2402.05369, eq. 12 with K =
-// 2 and rewards in {0, 1}), on rewards r = β log(π/π_ref):
+// ncaTerm is NCA for pairs (Chen et al. 2024, arXiv:2402.05369, with
+// K = 2 and rewards in {0, 1}), on rewards r = β log(π/π_ref):
 //
 //	-log σ(r_w) - ½ log σ(-r_w) - ½ log σ(-r_l)
 func ncaTerm(c DPOConfig, w, l side) term {

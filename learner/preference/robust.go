@@ -1,6 +1,6 @@
 package preference
 
-// robustTerm is robust DPO (Chowdhury et al. 2024, arXiv:2403.00409, eq. 12):
+// robustTerm is robust DPO (Chowdhury et al. 2024, arXiv:2403.00409):
 // an unbiased estimate of the loss without label noise, when each label was
 // flipped with probability ε = LabelSmoothing < 0.5:
 //

@@ -5,7 +5,7 @@ package preference
 //	-log σ(βΔ),  Δ = score(chosen) - score(rejected)
 //
 // LabelSmoothing ε takes the verdict for wrong with probability ε (conservative
-// DPO, Mitchell 2023, "A note on DPO with noisy preferences", eq. 3):
+// DPO, Mitchell 2023, "A note on DPO with noisy preferences"):
 // (1-ε)(-log σ(βΔ)) + ε(-log σ(-βΔ)).
 //
 // Departure from TRL 1.16, which ignores label_smoothing here.

@@ -2,7 +2,7 @@ package preference
 
 // sigmoidNormTerm is DPO on scores per token, so that length is no advantage
 // (Meng et al. 2024, arXiv:2405.14734, the normalisation of eq. 4, with the
-// reference kept; Tülu 3, Lambert et al. 2024, arXiv:2411.15124, eq. 6):
+// reference kept; Tülu 3, Lambert et al. 2024, arXiv:2411.15124):
 //
 //	-log σ(β(s(chosen)/|chosen| - s(rejected)/|rejected|))
 func sigmoidNormTerm(c DPOConfig, w, l side) term {

@@ -10,7 +10,7 @@ const (
 	// WeightingWPO weighs by exp(mean log π) of each completion (eq. 2).
 	WeightingWPO = "wpo"
 	// WeightingWPOAligned divides each token's π by Σ_v π(v)², its expectation
-	// under the policy (sampled alignment, eq. 4; TRL's use_weighting). It needs
+	// under the policy (sampled alignment; TRL's use_weighting). It needs
 	// LogSumSq, an output of the model's head.
 	WeightingWPOAligned = "wpo_aligned"
 )
