@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skein-rl/skein/eventlog"
+	"github.com/skein-rl/skein/learner/data"
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/model/gobackend"
 )
@@ -149,15 +150,16 @@ func TestRealBackendFullSFT(t *testing.T) {
 	require.NoError(t, err)
 	c := DefaultSFTConfig()
 	c.LearningRate, c.NumTrainEpochs, c.BatchTokens, c.TokenBudget = .02, 6, 40, 20
-	var rows []SFTRow
+	var rows []data.Example
 	for i := range int32(12) {
-		rows = append(rows, SFTRow{Prompt: []int32{1, 2 + i}, Tokens: []int32{2 + i, 9, 3}})
+		rows = append(rows, data.Example{Prompt: []int32{1, 2 + i}, Chosen: data.Completion{Tokens: []int32{2 + i, 9, 3}}})
 	}
-	l, err := New(c, Identity{Base: base, Full: true, Dataset: SFTDataset("copy", rows)}, tr, start)
+	set := data.NewSet("copy", rows, data.Order{Shuffle: true})
+	l, err := New(c, Identity{Base: base, Full: true, Dataset: DatasetOf(set)}, tr, start)
 	require.NoError(t, err)
 	require.Nil(t, l.Adapter())
 	var losses []float64
-	require.NoError(t, RunSFT(ctx, l, rows, SFTOptions{Progress: func(p SFTProgress) error { losses = append(losses, p.Loss); return nil }}))
+	require.NoError(t, RunOffline(ctx, l, set, OfflineOptions{OnStep: func(p OfflineStep) error { losses = append(losses, p.Metrics["loss"]); return nil }}))
 	require.Less(t, losses[len(losses)-1], losses[0]/3)
 	require.False(t, math.IsNaN(losses[0]))
 }

@@ -11,6 +11,7 @@ import (
 
 	"lukechampine.com/blake3"
 
+	"github.com/skein-rl/skein/learner/preference"
 	"github.com/skein-rl/skein/model"
 )
 
@@ -28,8 +29,10 @@ type Checkpoint struct {
 	OptStep uint64 `json:"optimizer_step"` // AdamW's t
 	Lease   uint64 `json:"lease"`          // last lease trained; 0 = none
 	Seed    uint64 `json:"seed"`
-	Epoch   uint64 `json:"epoch"`  // sft: epochs finished
-	Cursor  uint64 `json:"cursor"` // sft: rows of this epoch consumed
+	Epoch   uint64 `json:"epoch"`  // offline: epochs finished
+	Cursor  uint64 `json:"cursor"` // offline: rows of this epoch consumed
+	// BCO is bco's running reward shift.
+	BCO *preference.BCOState `json:"bco,omitempty"`
 
 	Params []float32 `json:"-"`
 	M      []float32 `json:"-"`
@@ -141,7 +144,13 @@ func (c *Checkpoint) Digest() (string, error) {
 // Checkpoint is the learner's state (copied).
 func (l *Learner) Checkpoint() *Checkpoint {
 	o := l.opt.clone()
+	var bco *preference.BCOState
+	if l.cfg.Algorithm == BCO {
+		state := l.bco
+		bco = &state
+	}
 	return &Checkpoint{
+		BCO:      bco,
 		Identity: l.ident, Config: l.cfg, Step: l.step, Version: l.version, OptStep: o.T, Lease: l.lease, Seed: l.cfg.Seed, Epoch: l.epoch, Cursor: l.cursor,
 		Params: slices.Clone(l.params), M: o.M, V: o.V, Start: slices.Clone(l.start),
 	}
@@ -164,6 +173,10 @@ func (l *Learner) Restore(c *Checkpoint) error {
 	l.params, l.start = slices.Clone(c.Params), slices.Clone(c.Start)
 	l.opt = AdamW{M: slices.Clone(c.M), V: slices.Clone(c.V), T: c.OptStep}
 	l.step, l.version, l.lease, l.epoch, l.cursor = c.Step, c.Version, c.Lease, c.Epoch, c.Cursor
+	l.bco = preference.BCOState{}
+	if c.BCO != nil {
+		l.bco = *c.BCO
+	}
 	return nil
 }
 

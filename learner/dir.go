@@ -143,3 +143,37 @@ func LoadLatest(dir string, warn func(error)) (*Checkpoint, error) {
 	}
 	return nil, nil
 }
+
+// PruneCheckpoints removes all but the newest keep sealed checkpoints under dir;
+// 0 keeps all. The seal goes first, so that no half of one is ever read.
+func PruneCheckpoints(dir string, keep int) error {
+	if keep <= 0 {
+		return nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("learner: checkpoints: %w", err)
+	}
+	slices.Reverse(entries) // names sort by step
+	sealed := 0
+	for _, e := range entries {
+		at := filepath.Join(dir, e.Name())
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), stepDir) {
+			continue
+		}
+		if sealed < keep {
+			if _, err := readSeal(at); err == nil {
+				sealed++
+			}
+			continue
+		}
+		err := os.Remove(filepath.Join(at, sealFile))
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			err = os.RemoveAll(at)
+		}
+		if err != nil {
+			return fmt.Errorf("learner: removing an old checkpoint: %w", err)
+		}
+	}
+	return nil
+}

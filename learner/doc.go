@@ -5,8 +5,8 @@
 //	      -> clip, AdamW -> adapter and checkpoint blobs -> one Commit
 //
 // [Learner.Step] is the pure middle: same state, same groups, same trainer, same
-// numbers. [Loop] is the I/O around it, over a store; [RunSFT] the supervised
-// sibling; [VerifyStep] recomputes a committed step from the store alone.
+// numbers. [Loop] is the I/O around it, over a store; [RunOffline] trains on rows
+// of a data.Set (sft, dpo, kto, bco, reward); [VerifyStep] recomputes a committed step from the store alone.
 //
 // Invariants:
 //   - Token ids, masks, versions and behaviour log-probabilities come from the

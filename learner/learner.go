@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/skein-rl/skein/learner/loss"
+	"github.com/skein-rl/skein/learner/preference"
 	"github.com/skein-rl/skein/model"
 )
 
@@ -39,8 +40,9 @@ type Learner struct {
 	// version is the policy version the parameters are, known to workers.
 	version uint64
 	lease   uint64 // last lease trained
-	epoch   uint64 // sft: epochs finished
-	cursor  uint64 // sft: rows of this epoch consumed
+	epoch   uint64 // offline: epochs finished
+	cursor  uint64 // offline: rows of this epoch consumed
+	bco     preference.BCOState
 }
 
 // New makes a learner at step 0 and policy version 0 with the start parameters

@@ -11,6 +11,7 @@ import (
 
 	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/learner"
+	"github.com/skein-rl/skein/learner/data"
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/project/supervised"
 	"github.com/skein-rl/skein/replay"
@@ -142,7 +143,7 @@ func (p *parts) demonstrations(ctx context.Context, n int) ([]*eventlog.Log, err
 
 // warmUp trains a fresh adapter on demonstrations. It resumes from dir.
 func (p *parts) warmUp(ctx context.Context, demos []*eventlog.Log, dir string, log *slog.Logger, progress io.Writer) (*model.Adapter, error) {
-	rows := make([]learner.SFTRow, len(demos))
+	rows := make([]data.Example, len(demos))
 	for i, l := range demos {
 		var err error
 		if rows[i], err = supervised.Row(l); err != nil {
@@ -160,9 +161,10 @@ func (p *parts) warmUp(ctx context.Context, demos []*eventlog.Log, dir string, l
 	defer tr.Close()
 	sc := learner.DefaultSFTConfig()
 	sc.LearningRate, sc.NumTrainEpochs, sc.BatchTokens = p.cfg.Warmup.LearningRate, p.cfg.Warmup.Epochs, p.cfg.Warmup.BatchTokens
-	sc.LRSchedulerType, sc.Seed, sc.TokenBudget = "cosine", p.cfg.Training.Seed, p.cfg.Training.TokenBudget
+	sc.LRSchedulerType, sc.Seed, sc.TokenBudget, sc.SaveSteps = "cosine", p.cfg.Training.Seed, p.cfg.Training.TokenBudget, 20
 	ident := p.identity(p.cfg.Run + "/warmup")
-	ident.Dataset = learner.SFTDataset(p.source.Name()+" demonstrations", rows)
+	set := data.NewSet(p.source.Name()+" demonstrations", rows, data.Order{Shuffle: true})
+	ident.Dataset = learner.DatasetOf(set)
 	l, err := learner.New(sc, ident, tr, a.Params)
 	if err != nil {
 		return nil, err
@@ -174,9 +176,9 @@ func (p *parts) warmUp(ctx context.Context, demos []*eventlog.Log, dir string, l
 	if err != nil {
 		return nil, err
 	}
-	err = learner.RunSFT(ctx, l, rows, learner.SFTOptions{Dir: dir, SaveEvery: 20, Progress: func(s learner.SFTProgress) error {
+	err = learner.RunOffline(ctx, l, set, learner.OfflineOptions{Dir: dir, OnStep: func(s learner.OfflineStep) error {
 		if s.Step%5 == 0 || s.Step == s.Steps {
-			fmt.Fprintf(progress, "warm-up %3d/%-3d loss %.4f  %d tokens  %s\n", s.Step, s.Steps, s.Loss, s.Tokens, s.Elapsed.Round(time.Second))
+			fmt.Fprintf(progress, "warm-up %3d/%-3d loss %.4f  %d tokens  %s\n", s.Step, s.Steps, s.Metrics["loss"], s.Tokens, s.Elapsed.Round(time.Second))
 		}
 		return nil
 	}})

@@ -123,8 +123,8 @@ func (o Order) epoch(rows []Example, sizes []int, weights []float64, seed, epoch
 		at += sizes[i]
 	}
 	if o.Shuffle && len(sizes) > 1 {
-		shuffle(out, seed, epoch, 0)
-	} else if !o.Shuffle && o.Mix != MixConcat {
+		shuffle(out, seed, epoch, purposeMix)
+	} else if len(sizes) > 1 && o.Mix != MixConcat && o.Mix != "" {
 		out = interleave(out, o.shares(sizes, weights))
 	}
 	if c := o.Curriculum; c.Column != "" && epoch < uint64(c.Epochs) {
@@ -133,7 +133,7 @@ func (o Order) epoch(rows []Example, sizes []int, weights []float64, seed, epoch
 	if o.LengthWindow > 1 {
 		for k, window := range slices.Collect(slices.Chunk(out, o.LengthWindow)) {
 			slices.SortStableFunc(window, func(a, b int) int { return cmp.Compare(rows[a].Len(), rows[b].Len()) })
-			if o.Shuffle && stream(seed, epoch, uint64(k)+1<<32).Uint64()&1 == 1 {
+			if o.Shuffle && stream(seed, epoch, purposeWindow+uint64(k)).Uint64()&1 == 1 {
 				slices.Reverse(window) // so that no length is always trained first
 			}
 		}
@@ -146,23 +146,22 @@ func (o Order) epoch(rows []Example, sizes []int, weights []float64, seed, epoch
 // their turn.
 func (o Order) draw(first, size, share int, source, seed, epoch uint64) []int {
 	out := make([]int, 0, share)
-	pass, at := uint64(0), 0
 	if size == 0 || share == 0 {
 		return out
 	}
-	if from := epoch * uint64(share); true {
-		pass, at = from/uint64(size), int(from%uint64(size))
-	}
+	from := epoch * uint64(share)
+	pass, at := from/uint64(size), int(from%uint64(size))
 	for len(out) < share {
-		perm := make([]int, size)
-		for i := range perm {
-			perm[i] = first + i
-		}
-		if o.Shuffle {
-			shuffle(perm, seed, pass, source+1)
-		}
 		n := min(size-at, share-len(out))
-		out = append(out, perm[at:at+n]...)
+		if o.Shuffle {
+			for _, i := range stream(seed, pass, source).Perm(size)[at : at+n] {
+				out = append(out, first+i)
+			}
+		} else {
+			for i := at; i < at+n; i++ {
+				out = append(out, first+i)
+			}
+		}
 		pass, at = pass+1, 0
 	}
 	return out
@@ -211,6 +210,13 @@ func byDifficulty(order []int, rows []Example, c Curriculum) {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(bucket[a], bucket[b]) })
 }
+
+// Purposes of random streams, beside the numbers of sources.
+const (
+	purposeMix    = 1 << 32
+	purposeSplit  = 2 << 32
+	purposeWindow = 3 << 32
+)
 
 // stream is the random source of one purpose.
 func stream(seed, epoch, purpose uint64) *rand.Rand {

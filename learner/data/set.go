@@ -71,7 +71,7 @@ func (s *Set) Split(share float64, seed uint64) (train, eval *Set, err error) {
 		for k := range perm {
 			perm[k] = k
 		}
-		shuffle(perm, seed, 0, uint64(i)+1<<40)
+		shuffle(perm, seed, 0, purposeSplit+uint64(i))
 		out := map[int]bool{}
 		for _, k := range perm[:int(float64(n)*share+.5)] {
 			out[k] = true

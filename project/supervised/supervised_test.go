@@ -40,7 +40,7 @@ func TestRowWeighsToolCallsTwiceAndTheEnvironmentNothing(t *testing.T) {
 
 		ids, train, err := rollout.EncodeDemo(chat, tk.Tools, messages)
 		require.NoError(t, err)
-		require.Equal(t, ids, append(slices.Clone(row.Prompt), row.Tokens...))
+		require.Equal(t, ids, append(slices.Clone(row.Prompt), row.Chosen.Tokens...))
 		first := len(row.Prompt)
 		require.Contains(t, chat.Decode(row.Prompt), tk.User)
 		for at := first; at < len(ids); {
@@ -56,7 +56,7 @@ func TestRowWeighsToolCallsTwiceAndTheEnvironmentNothing(t *testing.T) {
 				}
 			}
 			for ; at < end; at++ {
-				require.Equal(t, want, row.Weights[at-first], "task %d, token %d", i, at)
+				require.Equal(t, want, row.Chosen.Weights[at-first], "task %d, token %d", i, at)
 			}
 		}
 	}

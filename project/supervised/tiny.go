@@ -17,6 +17,7 @@ import (
 
 	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/learner"
+	"github.com/skein-rl/skein/learner/data"
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/model/gobackend"
 	"github.com/skein-rl/skein/model/tiny"
@@ -169,8 +170,8 @@ func tinyDemo(src *task.Store, i uint64, r TinyRecipe) ([]rollout.Message, []mod
 	return messages, tools, err
 }
 
-func tinyRows(c rollout.Chat, src *task.Store, r TinyRecipe) ([]learner.SFTRow, error) {
-	rows := make([]learner.SFTRow, r.Examples)
+func tinyRows(c rollout.Chat, src *task.Store, r TinyRecipe) ([]data.Example, error) {
+	rows := make([]data.Example, r.Examples)
 	for i := range rows {
 		t, err := src.Train(uint64(i))
 		if err != nil {
@@ -219,7 +220,7 @@ func randomWeights(c model.Config, seed uint64) []float32 {
 
 func trimWeight(name string) string { return name[:len(name)-len(filepath.Ext(name))] }
 
-func trainTinyWeights(ctx context.Context, m *model.Model, flat []float32, rows []learner.SFTRow, r TinyRecipe, progress io.Writer) ([]float32, error) {
+func trainTinyWeights(ctx context.Context, m *model.Model, flat []float32, rows []data.Example, r TinyRecipe, progress io.Writer) ([]float32, error) {
 	be, err := gobackend.New(m, gobackend.Options{})
 	if err != nil {
 		return nil, err
@@ -230,14 +231,15 @@ func trainTinyWeights(ctx context.Context, m *model.Model, flat []float32, rows 
 		return nil, err
 	}
 	defer tr.Close()
-	ident := learner.Identity{Run: "tiny-model", Base: "random", Full: true, Dataset: learner.SFTDataset("store demonstrations", rows)}
+	set := data.NewSet("store demonstrations", rows, data.Order{Shuffle: true})
+	ident := learner.Identity{Run: "tiny-model", Base: "random", Full: true, Dataset: learner.DatasetOf(set)}
 	l, err := learner.New(r.Training, ident, tr, flat)
 	if err != nil {
 		return nil, err
 	}
-	err = learner.RunSFT(ctx, l, rows, learner.SFTOptions{Progress: func(p learner.SFTProgress) error {
+	err = learner.RunOffline(ctx, l, set, learner.OfflineOptions{OnStep: func(p learner.OfflineStep) error {
 		if p.Step%20 == 0 || p.Step == p.Steps {
-			fmt.Fprintf(progress, "step %4d/%-4d loss %.4f  norm %.2f  %d tokens  %s\n", p.Step, p.Steps, p.Loss, p.GradNorm, p.Tokens, p.Elapsed.Round(time.Second))
+			fmt.Fprintf(progress, "step %4d/%-4d loss %.4f  norm %.2f  %d tokens  %s\n", p.Step, p.Steps, p.Metrics["loss"], p.Metrics["grad_norm"], p.Tokens, p.Elapsed.Round(time.Second))
 		}
 		return nil
 	}})

@@ -1,0 +1,60 @@
+package learner
+
+import (
+	"context"
+
+	"github.com/skein-rl/skein/learner/data"
+	"github.com/skein-rl/skein/learner/preference"
+)
+
+// bcoObjective is BCO on completions with verdicts. The reward shift runs over
+// all training steps and is part of the learner's state; an evaluation uses it
+// as it stands.
+type bcoObjective struct {
+	cfg   preference.BCOConfig
+	l     *Learner
+	next  preference.BCOState
+	shift float64
+	stats preference.UnpairedStats
+}
+
+func (o *bcoObjective) sequences(e *data.Example) []sequence {
+	s, _ := scored(e.Prompt, e.Chosen)
+	return []sequence{s}
+}
+
+func (o *bcoObjective) reference() bool { return true }
+func (o *bcoObjective) whole() bool     { return true }
+func (o *bcoObjective) reset()          { *o = bcoObjective{cfg: o.cfg, l: o.l} }
+
+func (o *bcoObjective) begin(context.Context, *offline, *offBatch) error { return nil }
+
+func (o *bcoObjective) loss(b *offBatch, part []int) (float64, error) {
+	rows := verdicts(b, part)
+	tot := preference.BCOTotals{Rows: float64(len(rows)), Shift: o.l.bco.Shift(o.cfg)}
+	o.next = o.l.bco
+	if b.train {
+		var err error
+		if tot, o.next, err = preference.NewBCOTotals(o.cfg, o.l.bco, rows); err != nil {
+			return 0, err
+		}
+	}
+	res, err := preference.BCO(o.cfg, rows, tot)
+	if err != nil {
+		return 0, err
+	}
+	o.shift = tot.Shift
+	o.stats.Merge(res.Stats)
+	for j, k := range part {
+		b.dLogP[k] = res.DLogP[j]
+	}
+	return res.Loss, nil
+}
+
+func (o *bcoObjective) metrics() map[string]float64 {
+	m := o.stats.Metrics()
+	m["delta"] = o.shift
+	return m
+}
+
+func (o *bcoObjective) done() { o.l.bco = o.next }

@@ -1,0 +1,48 @@
+package learner
+
+import (
+	"context"
+
+	"github.com/skein-rl/skein/learner/data"
+	"github.com/skein-rl/skein/learner/preference"
+)
+
+// rewardObjective is the Bradley-Terry loss of a reward model, whose score of a
+// completion is the value head after its last token. A row's weight multiplies
+// its pair's loss; its margin is what the scores must differ by.
+type rewardObjective struct {
+	cfg   preference.RewardConfig
+	total float64
+	stats preference.RewardStats
+}
+
+func (o *rewardObjective) sequences(e *data.Example) []sequence {
+	return []sequence{valued(e.Prompt, e.Chosen), valued(e.Prompt, e.Rejected)}
+}
+
+func (o *rewardObjective) reference() bool { return false }
+func (o *rewardObjective) whole() bool     { return false }
+func (o *rewardObjective) done()           {}
+func (o *rewardObjective) reset()          { *o = rewardObjective{cfg: o.cfg} }
+
+func (o *rewardObjective) begin(_ context.Context, _ *offline, b *offBatch) error {
+	o.total = float64(len(b.rows))
+	return nil
+}
+
+func (o *rewardObjective) loss(b *offBatch, part []int) (float64, error) {
+	sum := 0.0
+	for _, k := range part {
+		v, w := b.value[k], b.rows[k].RowWeight()
+		res, err := preference.Reward(o.cfg, []preference.ScorePair{{Chosen: v[0], Rejected: v[1], Margin: b.rows[k].Margin}}, o.total)
+		if err != nil {
+			return 0, err
+		}
+		o.stats.Merge(res.Stats)
+		b.dValue[k] = []float64{w * res.DChosen[0], w * res.DRejected[0]}
+		sum += w * res.Loss
+	}
+	return sum, nil
+}
+
+func (o *rewardObjective) metrics() map[string]float64 { return o.stats.Metrics() }

@@ -1,0 +1,56 @@
+package learner
+
+import (
+	"context"
+
+	"github.com/skein-rl/skein/learner/data"
+	"github.com/skein-rl/skein/learner/loss"
+)
+
+// sftObjective is the weighted cross entropy of demonstrations, Σ w·NLL / Σ w
+// over the step. A row's weight multiplies those of its tokens.
+type sftObjective struct {
+	kind  string
+	total float64
+	rows  []loss.SFTRow
+}
+
+func (o *sftObjective) sequences(e *data.Example) []sequence {
+	s, _ := scored(e.Prompt, e.Chosen)
+	return []sequence{s}
+}
+
+func (o *sftObjective) reference() bool { return false }
+func (o *sftObjective) whole() bool     { return false }
+func (o *sftObjective) done()           {}
+func (o *sftObjective) reset()          { *o = sftObjective{kind: o.kind} }
+
+func (o *sftObjective) begin(_ context.Context, _ *offline, b *offBatch) error {
+	o.rows = make([]loss.SFTRow, len(b.rows))
+	for k, e := range b.rows {
+		_, w := scored(e.Prompt, e.Chosen)
+		for t := range w {
+			w[t] *= e.RowWeight()
+		}
+		o.rows[k] = loss.SFTRow{LogP: b.logp[k], Weight: w}
+	}
+	o.total = loss.SFTWeight(o.rows)
+	return nil
+}
+
+func (o *sftObjective) loss(b *offBatch, part []int) (float64, error) {
+	rows := make([]loss.SFTRow, len(part))
+	for j, k := range part {
+		rows[j] = o.rows[k]
+	}
+	res, err := loss.SFT(o.kind, rows, o.total)
+	if err != nil {
+		return 0, err
+	}
+	for j, k := range part {
+		b.dLogP[k] = res.DLogP[j]
+	}
+	return res.Loss, nil
+}
+
+func (o *sftObjective) metrics() map[string]float64 { return map[string]float64{} }

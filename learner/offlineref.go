@@ -1,0 +1,75 @@
+package learner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// reference parameters: nil is the model without adapter.
+func (r *offline) refParams() []float32 {
+	if r.l.cfg.Reference == ReferenceBase {
+		return nil
+	}
+	return r.l.start
+}
+
+// sameAsReference: while the parameters are still the start's, the reference is
+// the very same pass, so that rewards are exactly 0 whatever the kernels'
+// rounding.
+func (r *offline) sameAsReference() bool {
+	return r.ref == nil && r.l.cfg.Reference == ReferenceStart && slices.Equal(r.l.params, r.l.start)
+}
+
+// precompute scores every row of the training set under the reference, in the
+// order of the set, so that a resumed training has the same numbers.
+func (r *offline) precompute(ctx context.Context) error {
+	if !r.l.cfg.PrecomputeRefLogProbs || !r.obj.reference() || r.l.step >= r.total {
+		return nil
+	}
+	rows := r.set.Rows()
+	r.ref = make([][]float32, len(rows))
+	// A chunk at a time bounds what is held beside the result.
+	const chunk = 1024
+	for from := 0; from < len(rows); from += chunk {
+		to := min(from+chunk, len(rows))
+		seqs := make([][]sequence, to-from)
+		for k := range seqs {
+			seqs[k] = r.obj.sequences(&rows[from+k])
+		}
+		lps, err := r.logprobs(ctx, seqs, r.refParams())
+		if err != nil {
+			r.ref = nil
+			return fmt.Errorf("learner: %s: reference of rows %d to %d: %w", r.l.cfg.Algorithm, from, to-1, err)
+		}
+		for k, lp := range lps {
+			r.ref[from+k] = make([]float32, len(lp))
+			for t, x := range lp {
+				r.ref[from+k][t] = float32(x)
+			}
+		}
+	}
+	return nil
+}
+
+// references fills a batch's reference log-probabilities; train says that it is
+// of the training set.
+func (r *offline) references(ctx context.Context, b *offBatch, train bool) error {
+	if train && r.ref != nil {
+		for k, i := range b.idx {
+			for t, x := range r.ref[i] {
+				b.ref[k][t] = float64(x)
+			}
+		}
+		return nil
+	}
+	began := time.Now()
+	defer func() { b.reference += time.Since(began) }()
+	lps, err := r.logprobs(ctx, b.seqs, r.refParams())
+	if err != nil {
+		return fmt.Errorf("reference: %w", err)
+	}
+	b.ref = lps
+	return nil
+}
