@@ -24,11 +24,17 @@ const (
 const (
 	peftConfigFile  = "adapter_config.json"
 	peftWeightsFile = "adapter_model.safetensors"
+
+	peftScore = "base_model.model.score.weight"
 )
 
-// Encode gives the adapter as one blob: a safetensors file with the flat
-// vector as its only tensor and the LoRA configuration and base digest in its
-// metadata. The bytes are a pure function of the content.
+// peftHeads are the modules that peft saves whole for task type SEQ_CLS; a Llama
+// has only the second.
+var peftHeads = []string{"classifier", "score"}
+
+// Encode gives the adapter as one blob: a safetensors file with the flat vector
+// "params", "score" if there is a value head, and the LoRA configuration and base
+// digest in its metadata. The bytes are a pure function of the content.
 func (a *Adapter) Encode() []byte {
 	// Neither call can fail: strings and finite numbers marshal, names are
 	// fixed, and a bytes.Buffer takes everything.
@@ -38,8 +44,11 @@ func (a *Adapter) Encode() []byte {
 	}
 	var buf bytes.Buffer
 	buf.Grow(4*len(a.Params) + 1024)
-	err = WriteSafeTensors(&buf,
-		[]Tensor{{Name: "params", Shape: []int{len(a.Params)}, Data: a.Params}},
+	tensors := []Tensor{{Name: "params", Shape: []int{len(a.Params)}, Data: a.Params}}
+	if a.Score != nil {
+		tensors = append(tensors, Tensor{Name: "score", Shape: []int{len(a.Score)}, Data: a.Score})
+	}
+	err = WriteSafeTensors(&buf, tensors,
 		map[string]string{metaFormat: blobFormat, metaBase: a.BaseDigest, metaLoRA: string(lora)})
 	if err != nil {
 		panic("model: encode adapter: " + err.Error())
@@ -64,15 +73,21 @@ func DecodeAdapter(blob []byte) (*Adapter, error) {
 	if err := a.LoRA.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: adapter blob: %w", ErrFormat, err)
 	}
-	t, ok := st.tensors["params"]
-	if !ok || len(st.tensors) != 1 || len(t.Shape) != 1 {
-		return nil, fmt.Errorf("%w: adapter blob must hold exactly the vector \"params\"", ErrFormat)
+	if !st.Has("params") {
+		return nil, fmt.Errorf("%w: adapter blob has no vector \"params\"", ErrFormat)
 	}
-	if DType(t.DType) != F32 {
-		return nil, fmt.Errorf("%w: adapter blob: params is %s, want F32", ErrFormat, t.DType)
+	for _, name := range st.names {
+		t := st.tensors[name]
+		dst := map[string]*[]float32{"params": &a.Params, "score": &a.Score}[name]
+		if dst == nil || len(t.Shape) != 1 || DType(t.DType) != F32 {
+			return nil, fmt.Errorf("%w: adapter blob: %q is %s %v, want the F32 vectors \"params\" and (optionally) \"score\"", ErrFormat, name, t.DType, t.Shape)
+		}
+		*dst = make([]float32, t.Len())
+		if err := st.ReadF32(name, t.Shape, *dst); err != nil {
+			return nil, err
+		}
 	}
-	a.Params = make([]float32, t.Len())
-	return a, st.ReadF32("params", t.Shape, a.Params)
+	return a, nil
 }
 
 // Digest names the adapter's content: "blake3:<hex>" of Encode's bytes.
@@ -87,8 +102,9 @@ func BlobDigest(blob []byte) string {
 
 // Save writes dir/adapter_config.json and dir/adapter_model.safetensors in
 // PEFT's format, which peft, transformers and vLLM read. baseName is what they
-// show as the base model (a path or hub name; may be empty). Each file is
-// replaced atomically, the configuration last.
+// show as the base model (a path or hub name; may be empty). With a value head it
+// is the adapter of a sequence classifier with one label, the head a saved
+// module. Each file is replaced atomically, the configuration last.
 func (a *Adapter) Save(dir string, c Config, baseName string) error {
 	if err := a.Check(c); err != nil {
 		return err
@@ -101,6 +117,11 @@ func (a *Adapter) Save(dir string, c Config, baseName string) error {
 	for i, p := range layout {
 		tensors[i] = Tensor{Name: p.Name, Shape: p.Shape, Data: a.Params[p.Offset : p.Offset+p.Len()]}
 	}
+	task, saved := "CAUSAL_LM", []string(nil)
+	if a.Score != nil {
+		task, saved = "SEQ_CLS", peftHeads
+		tensors = append(tensors, Tensor{Name: peftScore, Shape: []int{1, len(a.Score)}, Data: a.Score})
+	}
 	meta := map[string]string{"format": "pt"}
 	if a.BaseDigest != "" {
 		meta[metaBase] = a.BaseDigest
@@ -111,7 +132,8 @@ func (a *Adapter) Save(dir string, c Config, baseName string) error {
 	}
 	conf, err := json.MarshalIndent(map[string]any{
 		"peft_type":               "LORA",
-		"task_type":               "CAUSAL_LM",
+		"task_type":               task,
+		"modules_to_save":         saved,
 		"base_model_name_or_path": baseName,
 		"inference_mode":          true,
 		"r":                       a.LoRA.Rank,
@@ -144,15 +166,28 @@ func (a *Adapter) Save(dir string, c Config, baseName string) error {
 // PEFT features that would change the computation (DoRA, rank patterns, saved
 // modules, biases, ...) are refused by name. BaseDigest is empty when the
 // adapter was made by another tool.
-func LoadAdapter(dir string, c Config) (*Adapter, error) {
+func LoadAdapter(dir string, c Config) (*Adapter, error) { return loadAdapter(dir, c, false) }
+
+// LoadScoreAdapter is LoadAdapter for an adapter with a value head: a reward
+// model or a critic, as peft saves AutoModelForSequenceClassification with
+// num_labels 1.
+func LoadScoreAdapter(dir string, c Config) (*Adapter, error) { return loadAdapter(dir, c, true) }
+
+func loadAdapter(dir string, c Config, score bool) (*Adapter, error) {
 	confPath := filepath.Join(dir, peftConfigFile)
 	conf, err := os.ReadFile(confPath)
 	if err != nil {
 		return nil, fmt.Errorf("model: load adapter: %w", err)
 	}
-	lora, err := parsePEFTConfig(conf)
+	lora, head, err := parsePEFTConfig(conf)
 	if err != nil {
 		return nil, fmt.Errorf("model: %s: %w", confPath, err)
+	}
+	if head && !score {
+		return nil, fmt.Errorf("%w: %s: modules_to_save %v: it is a reward model's, with a value head, not a policy's", ErrAdapter, confPath, peftHeads)
+	}
+	if score && !head {
+		return nil, fmt.Errorf("%w: %s: modules_to_save has no \"score\": it has no value head and is no reward model", ErrAdapter, confPath)
 	}
 	lora = lora.Resolve(c)
 	path := filepath.Join(dir, peftWeightsFile)
@@ -175,6 +210,13 @@ func LoadAdapter(dir string, c Config) (*Adapter, error) {
 		name := peftName(st, c, p.Name)
 		want[name] = true
 		if err := st.ReadF32(name, p.Shape, a.Params[p.Offset:p.Offset+p.Len()]); err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", ErrAdapter, path, err)
+		}
+	}
+	if head {
+		want[peftScore] = true
+		a.Score = make([]float32, c.HiddenSize)
+		if err := st.ReadF32(peftScore, []int{1, c.HiddenSize}, a.Score); err != nil {
 			return nil, fmt.Errorf("%w: %s: %w", ErrAdapter, path, err)
 		}
 	}

@@ -231,9 +231,9 @@ func TestDecodeAdapterRefusals(t *testing.T) {
 		"format":     {[]Tensor{params}, map[string]string{metaFormat: "v9"}, `format "v9"`},
 		"lora":       {[]Tensor{params}, map[string]string{metaLoRA: "{"}, metaLoRA},
 		"rank":       {[]Tensor{params}, map[string]string{metaLoRA: strings.Replace(lora, `"r":1`, `"r":0`, 1)}, "rank is 0"},
-		"no params":  {nil, nil, "exactly the vector"},
-		"two":        {[]Tensor{params, {Name: "x", Shape: []int{0}}}, nil, "exactly the vector"},
-		"wrong type": {[]Tensor{{Name: "params", Shape: []int{1}, DType: BF16, Data: []float32{1}}}, nil, "params is BF16"},
+		"no params":  {nil, nil, `no vector "params"`},
+		"two":        {[]Tensor{params, {Name: "x", Shape: []int{0}}}, nil, `"x" is F32`},
+		"wrong type": {[]Tensor{{Name: "params", Shape: []int{1}, DType: BF16, Data: []float32{1}}}, nil, `"params" is BF16`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mt := maps.Clone(meta)

@@ -187,7 +187,8 @@ type Sequence struct {
 
 // PrefixGroup is a prompt shared by its members; the prompt is computed once,
 // forward and backward. Token 0 of a member is predicted by the last prompt
-// token, so Prompt is never empty. A lone sequence is a group of one.
+// token, so Prompt is empty only where no member's token 0 is trained. A lone
+// sequence is a group of one.
 type PrefixGroup struct {
 	Prompt  []int32
 	Members []Sequence

@@ -160,6 +160,14 @@ func (a *Adapter) Check(c Config) error {
 			}
 		}
 	}
+	if a.Score != nil && len(a.Score) != c.HiddenSize {
+		return fmt.Errorf("%w: its value head has %d weights, hidden_size is %d", ErrAdapter, len(a.Score), c.HiddenSize)
+	}
+	for i, v := range a.Score {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return fmt.Errorf("%w: the value head's weight %d is %v", ErrAdapter, i, v)
+		}
+	}
 	return nil
 }
 

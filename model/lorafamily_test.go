@@ -79,7 +79,7 @@ func TestLoRATargets(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	// peft's own word for it.
-	lora, err := parsePEFTConfig([]byte(`{"peft_type":"LORA","r":2,"lora_alpha":2,"target_modules":"all-linear"}`))
+	lora, _, err := parsePEFTConfig([]byte(`{"peft_type":"LORA","r":2,"lora_alpha":2,"target_modules":"all-linear"}`))
 	require.NoError(t, err)
 	require.Equal(t, Projections, lora.Resolve(llama).Targets)
 	layout, err := LoRALayout(phi, all.Resolve(phi))

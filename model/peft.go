@@ -20,12 +20,13 @@ var peftIgnored = map[string]bool{
 	"ensure_weight_tying": true,
 }
 
-// parsePEFTConfig reads adapter_config.json. A key it doesn't know is accepted
-// only when its value is neutral (null, false, zero or empty).
-func parsePEFTConfig(data []byte) (LoRAConfig, error) {
+// parsePEFTConfig reads adapter_config.json; score says that a value head is
+// saved beside. A key it doesn't know is accepted only when its value is neutral
+// (null, false, zero or empty).
+func parsePEFTConfig(data []byte) (lora LoRAConfig, score bool, err error) {
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
-		return LoRAConfig{}, fmt.Errorf("%w: not a JSON object: %v", ErrFormat, err)
+		return LoRAConfig{}, false, fmt.Errorf("%w: not a JSON object: %v", ErrFormat, err)
 	}
 	var l LoRAConfig
 	var errs []error
@@ -46,6 +47,7 @@ func parsePEFTConfig(data []byte) (LoRAConfig, error) {
 	bias := "none"
 	var targets json.RawMessage
 	var init any
+	var saved []string
 	take("peft_type", &kind, true)
 	take("r", &l.Rank, true)
 	take("lora_alpha", &l.Alpha, true)
@@ -53,6 +55,7 @@ func parsePEFTConfig(data []byte) (LoRAConfig, error) {
 	take("bias", &bias, false)
 	take("target_modules", &targets, true)
 	take("init_lora_weights", &init, false)
+	take("modules_to_save", &saved, false)
 
 	if kind != "" && kind != "LORA" {
 		errs = append(errs, fmt.Errorf("peft_type %q is not implemented (have LORA)", kind))
@@ -66,6 +69,12 @@ func parsePEFTConfig(data []byte) (LoRAConfig, error) {
 			if strings.HasPrefix(strings.ToLower(s), moved) {
 				errs = append(errs, fmt.Errorf("init_lora_weights %q changes the base weights, which is not implemented: convert the adapter to plain LoRA", s))
 			}
+		}
+	}
+	for _, m := range saved {
+		score = score || m == "score"
+		if !slices.Contains(peftHeads, m) {
+			errs = append(errs, fmt.Errorf("modules_to_save: %q is not implemented (have %q, the value head)", m, "score"))
 		}
 	}
 	if err := parseTargets(targets, &l); err != nil {
@@ -82,9 +91,9 @@ func parsePEFTConfig(data []byte) (LoRAConfig, error) {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return LoRAConfig{}, fmt.Errorf("%w: %w", ErrAdapter, err)
+		return LoRAConfig{}, false, fmt.Errorf("%w: %w", ErrAdapter, err)
 	}
-	return l, nil
+	return l, score, nil
 }
 
 // parseTargets accepts PEFT's list and its "all-linear"; patterns are refused.

@@ -137,4 +137,7 @@ type Adapter struct {
 	LoRA       LoRAConfig
 	BaseDigest string
 	Params     []float32
+	// Score is a value head's weights [hidden] (TrainerConfig.Value); nil = none.
+	// Decoders don't read it.
+	Score []float32
 }

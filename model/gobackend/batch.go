@@ -1,21 +1,22 @@
 package gobackend
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/skein-rl/skein/model"
 )
 
 // batch is prefix groups packed into rows without padding: each group's prompt,
-// then its members. Only rows that some scored token depends on are present:
-// a member ends before its last scored token, which is predicted, never read.
+// then its members. Only rows that some score depends on are present: a member
+// ends before its last scored token, which is predicted, never read, or with the
+// last token after which the value head is read.
 type batch struct {
 	tokens []int32 // [N]
 	pos    []int   // [N]
 	groups []packedGroup
 	rows   []int   // [S] the row that predicts each scored token
 	target []int32 // [S]
+	valued []int   // [K] the rows where the value head is read
 }
 
 // packedGroup locates one group: the prompt's rows, then the members' rows.
@@ -28,15 +29,15 @@ type packedGroup struct {
 type run struct{ row, n int }
 
 // pack lays out groups and checks them against the model's sizes.
-func pack(c model.Config, groups []model.PrefixGroup) (*batch, error) {
+func pack(c model.Config, tc model.TrainerConfig, groups []model.PrefixGroup) (*batch, error) {
 	b := &batch{}
 	for g, group := range groups {
-		if err := checkGroup(c, group); err != nil {
+		if err := checkGroup(c, tc, group); err != nil {
 			return nil, fmt.Errorf("group %d: %w", g, err)
 		}
 		p := len(group.Prompt)
 		first := len(b.tokens)
-		scored := len(b.rows)
+		scored := len(b.rows) + len(b.valued)
 		pg := packedGroup{row: first, prompt: p}
 		b.append(group.Prompt, 0)
 		for _, m := range group.Members {
@@ -51,10 +52,15 @@ func pack(c model.Config, groups []model.PrefixGroup) (*batch, error) {
 				}
 				b.rows, b.target = append(b.rows, from), append(b.target, m.Tokens[i])
 			}
+			for i, value := range m.Value {
+				if value {
+					b.valued, r.n = append(b.valued, r.row+i), max(r.n, i+1)
+				}
+			}
 			b.append(m.Tokens[:r.n], p)
 			pg.members = append(pg.members, r)
 		}
-		if len(b.rows) == scored { // nothing trained: the group costs nothing
+		if len(b.rows)+len(b.valued) == scored { // nothing trained: the group costs nothing
 			b.tokens, b.pos = b.tokens[:first], b.pos[:first]
 			continue
 		}
@@ -69,17 +75,14 @@ func (b *batch) append(tokens []int32, pos int) {
 	}
 }
 
-func checkGroup(c model.Config, g model.PrefixGroup) error {
-	if len(g.Prompt) == 0 {
-		return errors.New("the prompt is empty: a sequence needs at least one token before the first scored one")
+func checkGroup(c model.Config, tc model.TrainerConfig, g model.PrefixGroup) error {
+	if err := tc.CheckMarks(g); err != nil {
+		return err
 	}
 	if err := checkTokens(c, g.Prompt); err != nil {
 		return fmt.Errorf("prompt: %w", err)
 	}
 	for i, m := range g.Members {
-		if len(m.Train) != len(m.Tokens) {
-			return fmt.Errorf("member %d: %d train marks for %d tokens", i, len(m.Train), len(m.Tokens))
-		}
 		if n := len(g.Prompt) + len(m.Tokens); n > c.ContextLimit() {
 			return fmt.Errorf("member %d: %d tokens with its prompt, the model's context is %d", i, n, c.ContextLimit())
 		}

@@ -84,7 +84,7 @@ func TestSmolLM2Golden(t *testing.T) {
 
 	// The hidden states of the trainer's pass, layer by layer.
 	for _, p := range prompts {
-		batch, err := pack(m.Config, []model.PrefixGroup{{Prompt: p.IDs, Members: []model.Sequence{{Tokens: p.Greedy[:1], Train: []bool{true}}}}})
+		batch, err := pack(m.Config, model.TrainerConfig{}, []model.PrefixGroup{{Prompt: p.IDs, Members: []model.Sequence{{Tokens: p.Greedy[:1], Train: []bool{true}}}}})
 		require.NoError(t, err)
 		kept := make([]acts, m.Config.NumHiddenLayers)
 		var angles []float32

@@ -21,8 +21,9 @@ type trainer struct {
 	cfg    model.TrainerConfig
 	grads  gradients
 	params []float32
-	net    *net  // what params make of the base: the base itself for LoRA
-	ad     *lora // nil in full training
+	net    *net      // what params make of the base: the base itself for LoRA
+	ad     *lora     // nil in full training
+	value  []float32 // the value head's weights [H], nil: none; aliases params
 	closed bool
 
 	// the last Forward
@@ -31,6 +32,7 @@ type trainer struct {
 	keepAll bool
 	angles  []float32
 	head    headState
+	values  valueState
 
 	spare acts // activations that are not kept
 	bs    backwardScratch
@@ -40,18 +42,15 @@ type trainer struct {
 func (b *backend) NewTrainer(cfg model.TrainerConfig) (model.Trainer, error) {
 	t := &trainer{b: b, cfg: cfg}
 	t.bs.pool = b.pool
-	if cfg.Full {
-		t.grads.layout = model.FullLayout(b.m.Config)
-	} else {
-		layout, err := model.LoRALayout(b.m.Config, cfg.LoRA)
-		if err != nil {
-			return nil, fmt.Errorf("gobackend: trainer: %w", err)
-		}
-		t.grads.layout = layout
+	layout, err := cfg.Layout(b.m.Config)
+	if err != nil {
+		return nil, fmt.Errorf("gobackend: trainer: %w", err)
 	}
+	t.grads.layout = layout
 	t.grads.flat = make([]float32, t.grads.layout.Size())
 	if cfg.Full {
-		full, err := newFullGradients(b.m.Config, t.grads.flat)
+		body, _ := t.split(t.grads.flat)
+		full, err := newFullGradients(b.m.Config, body)
 		if err != nil {
 			return nil, fmt.Errorf("gobackend: trainer: %w", err)
 		}
@@ -70,35 +69,46 @@ func (t *trainer) SetParams(params []float32) error {
 		return fmt.Errorf("gobackend: set params: %w", ErrClosed)
 	}
 	own := append(t.params[:0:0], params...)
-	n, ad, err := t.build(own)
+	n, ad, value, err := t.build(own)
 	if err != nil {
 		return fmt.Errorf("gobackend: set params: %w", err)
 	}
-	t.params, t.net, t.ad, t.batch = own, n, ad, nil
+	t.params, t.net, t.ad, t.value, t.batch = own, n, ad, value, nil
 	return nil
 }
 
-// build makes the network of a parameter vector; nil is the base.
-func (t *trainer) build(params []float32) (*net, *lora, error) {
+// build makes the network and value head of a parameter vector; nil is the base.
+func (t *trainer) build(params []float32) (n *net, ad *lora, value []float32, err error) {
 	if params == nil {
-		return t.b.net, nil, nil
+		return t.b.net, nil, nil, nil
 	}
 	if len(params) != t.grads.layout.Size() {
-		return nil, nil, fmt.Errorf("%d parameters, the layout has %d", len(params), t.grads.layout.Size())
+		return nil, nil, nil, fmt.Errorf("%d parameters, the layout has %d", len(params), t.grads.layout.Size())
 	}
 	if err := t.checkFinite("parameter", params); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
+	body, value := t.split(params)
 	if !t.cfg.Full {
-		ad, err := newLoRA(t.b.m.Config, t.cfg.LoRA, params, t.b.pool)
-		return t.b.net, ad, err
+		ad, err = newLoRA(t.b.m.Config, t.cfg.LoRA, body, t.b.pool)
+		return t.b.net, ad, value, err
 	}
-	w, err := model.UnflattenWeights(t.b.m.Config, params)
+	w, err := model.UnflattenWeights(t.b.m.Config, body)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	n, err := newNet(t.b.m.Config, w, t.b.pool, false)
-	return n, nil, err
+	n, err = newNet(t.b.m.Config, w, t.b.pool, false)
+	return n, nil, value, err
+}
+
+// split parts a flat vector into adapter or base weights and value head (nil
+// when there is none).
+func (t *trainer) split(flat []float32) (body, value []float32) {
+	if !t.cfg.Value {
+		return flat, nil
+	}
+	at := len(flat) - t.b.m.Config.HiddenSize
+	return flat[:at:at], flat[at:]
 }
 
 // checkFinite names the tensor of the first NaN or infinity of a flat vector.
@@ -124,11 +134,12 @@ func (t *trainer) Score(ctx context.Context, groups []model.PrefixGroup, tempera
 	if err != nil {
 		return fail(err)
 	}
-	n, ad, err := t.build(params)
+	n, ad, value, err := t.build(params)
 	if err != nil {
 		return fail(err)
 	}
 	var head headState
+	var values valueState
 	var angles []float32
 	t.spare.x = nil // it may be a kept layer's input
 	run := forwardRun{net: n, ad: ad, ex: &t.bs.exec, batch: b, angles: &angles, layer: func(int) *acts { return &t.spare }}
@@ -140,7 +151,10 @@ func (t *trainer) Score(ctx context.Context, groups []model.PrefixGroup, tempera
 	if err := checkScores(b, &head, nil); err != nil {
 		return fail(err)
 	}
-	return model.Scores{LogProbs: head.logp, Entropy: head.ent}, nil
+	if err := n.forwardValues(&t.bs.exec, b, x, value, &values); err != nil {
+		return fail(err)
+	}
+	return model.Scores{LogProbs: head.logp, Entropy: head.ent, Values: values.values}, nil
 }
 
 // Forward implements model.Trainer.
@@ -176,8 +190,11 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 	if err := checkScores(b, &t.head, t.kept); err != nil {
 		return fail(err)
 	}
+	if err := t.net.forwardValues(&t.bs.exec, b, x, t.value, &t.values); err != nil {
+		return fail(err)
+	}
 	t.batch = b
-	return model.Scores{LogProbs: slices.Clone(t.head.logp), Entropy: slices.Clone(t.head.ent)}, nil
+	return model.Scores{LogProbs: slices.Clone(t.head.logp), Entropy: slices.Clone(t.head.ent), Values: slices.Clone(t.values.values)}, nil
 }
 
 func (t *trainer) prepare(groups []model.PrefixGroup, temperature float64) (*batch, error) {
@@ -187,37 +204,48 @@ func (t *trainer) prepare(groups []model.PrefixGroup, temperature float64) (*bat
 	if !(temperature > 0) || math.IsInf(temperature, 0) {
 		return nil, fmt.Errorf("temperature is %v, want a finite number above 0", temperature)
 	}
-	return pack(t.b.m.Config, groups)
+	return pack(t.b.m.Config, t.cfg, groups)
 }
 
 // Backward implements model.Trainer. The gradient is unchanged when it fails
 // before computing (wrong lengths, no Forward); otherwise call ZeroGrad.
 func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
-	if err := t.backward(ctx, d.LogProbs, d.Entropy); err != nil {
+	if err := t.backward(ctx, d); err != nil {
 		return fmt.Errorf("gobackend: backward: %w", err)
 	}
 	return nil
 }
 
-func (t *trainer) backward(ctx context.Context, dLogProbs, dEntropy []float32) error {
+// checkGradients says what is wrong with d for the last Forward.
+func (t *trainer) checkGradients(d model.Scores) error {
 	b := t.batch
 	switch {
 	case t.closed:
 		return ErrClosed
 	case b == nil:
 		return errors.New("no forward pass to differentiate: call Forward first (SetParams drops it)")
-	case len(dLogProbs) != len(b.rows):
-		return fmt.Errorf("%d logprob gradients for %d scored tokens", len(dLogProbs), len(b.rows))
-	case dEntropy != nil && len(dEntropy) != len(b.rows):
-		return fmt.Errorf("%d entropy gradients for %d scored tokens", len(dEntropy), len(b.rows))
 	}
-	if i := firstBad(dLogProbs); i >= 0 {
-		return fmt.Errorf("%w: dLoss/dLogProb of scored token %d is %v", ErrNonFinite, i, dLogProbs[i])
+	for _, x := range []struct {
+		name, short, of string
+		d               []float32
+		want            int
+	}{{"LogProb", "logprob", "scored token", d.LogProbs, len(b.rows)}, {"Entropy", "entropy", "scored token", d.Entropy, len(b.rows)}, {"Value", "value", "valued token", d.Values, len(b.valued)}} {
+		if x.d != nil && len(x.d) != x.want {
+			return fmt.Errorf("%d %s gradients for %d %ss", len(x.d), x.short, x.want, x.of)
+		}
+		if i := firstBad(x.d); i >= 0 {
+			return fmt.Errorf("%w: dLoss/d%s of %s %d is %v", ErrNonFinite, x.name, x.of, i, x.d[i])
+		}
 	}
-	if i := firstBad(dEntropy); i >= 0 {
-		return fmt.Errorf("%w: dLoss/dEntropy of scored token %d is %v", ErrNonFinite, i, dEntropy[i])
+	return nil
+}
+
+func (t *trainer) backward(ctx context.Context, d model.Scores) error {
+	if err := t.checkGradients(d); err != nil {
+		return err
 	}
-	if len(b.rows) == 0 {
+	b := t.batch
+	if len(d.LogProbs)+len(d.Entropy)+len(d.Values) == 0 {
 		return nil
 	}
 	n, bs, rows := t.net, &t.bs, len(b.tokens)
@@ -225,14 +253,22 @@ func (t *trainer) backward(ctx context.Context, dLogProbs, dEntropy []float32) e
 	if t.grads.full != nil {
 		dHead, dNorm = t.grads.full.head, t.grads.full.norm
 	}
-	n.backwardHead(&bs.exec, b, &t.head, dLogProbs, dEntropy, dHead)
-	// Through the final norm, on scored rows, then back to their places: the
-	// last prompt row may predict the first token of several members.
-	dx := make([]float32, len(b.rows)*n.hidden)
-	bs.rmsNormBackward(dx, t.head.dhn, t.head.x, t.head.inv, n.norm, len(b.rows), dNorm)
 	bs.dx = zeroed(bs.dx, rows*n.hidden)
-	for i, r := range b.rows {
-		f32.Add(bs.dx[r*n.hidden:(r+1)*n.hidden], dx[i*n.hidden:(i+1)*n.hidden])
+	if len(d.LogProbs)+len(d.Entropy) > 0 {
+		dLogProbs := d.LogProbs
+		if dLogProbs == nil {
+			dLogProbs = make([]float32, len(b.rows))
+		}
+		n.backwardHead(&bs.exec, b, &t.head, dLogProbs, d.Entropy, dHead)
+		// Through the final norm, on scored rows, then back to their places: the
+		// last prompt row may predict the first token of several members.
+		dx := make([]float32, len(b.rows)*n.hidden)
+		bs.rmsNormBackward(dx, t.head.dhn, t.head.x, t.head.inv, n.norm, len(b.rows), dNorm)
+		bs.addRows(b.rows, dx, n.hidden)
+	}
+	if len(d.Values) > 0 {
+		_, dValue := t.split(t.grads.flat)
+		n.backwardValues(bs, b, &t.values, d.Values, t.value, dValue, dNorm)
 	}
 	for l := len(n.layers) - 1; l >= 0; l-- {
 		if err := ctx.Err(); err != nil {

@@ -236,7 +236,7 @@ func TestTrainerRefuses(t *testing.T) {
 	require.ErrorContains(t, tr.Backward(ctx, model.Scores{}), "call Forward first")
 
 	for want, groups := range map[string][]model.PrefixGroup{
-		"group 0: the prompt is empty":         one(nil, []int32{2}, true),
+		"group 0: member 0: the prompt is empty":         one(nil, []int32{2}, true),
 		"member 0: 1 train marks for 2 tokens": one([]int32{1}, []int32{2, 3}, true),
 		"token 71 at index 1, the vocabulary":  one([]int32{1}, []int32{2, 71}, true, true),
 		"prompt: token -1 at index 0":          one([]int32{-1}, []int32{2}, true),
