@@ -89,8 +89,9 @@ func work(ctx context.Context, text string) error {
 		return err
 	}
 	defer d.Close()
-	warm := j
+	warm := j // as long as the measurement, so that its memory is there
 	warm.New = min(j.New, 3)
+	warm.Prompt += j.New - warm.New
 	if _, err := generate(ctx, d, m, warm, 1); err != nil {
 		return err
 	}

@@ -20,9 +20,8 @@ type Options struct {
 	ActivationBytes int64
 	// DropWeights lets New clear the layers' matrices of m.Weights as soon as
 	// each layer is packed, which at least halves the memory of a large model. The
-	// model
-	// then serves this backend only: Full trainers, other backends and saving
-	// need the matrices and fail.
+	// model then serves this backend only: Full trainers, other backends and
+	// saving need the matrices and fail.
 	DropWeights bool
 }
 

@@ -103,26 +103,30 @@ func (s cacheShape) reserve(c *slotCache, from, to int) {
 }
 
 // headPages gives the keys [D, pageLen] and values [pageLen, D padded] of one
-// head, page by page.
-type headPages interface {
-	page(i int) (keys, values []float32)
+// head, page by page: of a slot's pages, or without those of flat buffers whose
+// pages lie one after the other.
+type headPages struct {
+	pages                []*page
+	k, kLen              int // where the head's keys lie in a page, and their length
+	v, vLen              int
+	flatKeys, flatValues []float32
 }
 
-// slotHead is a head of a slot's cache in one layer.
-type slotHead struct {
-	pages          []*page
-	k, kLen        int // where the head's keys lie in a page
-	values, valLen int
-}
-
-func (s cacheShape) head(c *slotCache, layer, head int) slotHead {
+func (s cacheShape) head(c *slotCache, layer, head int) headPages {
 	at, k, v := layer*s.kvHeads+head, s.headDim*pageLen, s.hdPad*pageLen
-	return slotHead{c.pages, at * k, k, at * v, v}
+	return headPages{pages: c.pages, k: at * k, kLen: k, v: at * v, vLen: v}
 }
 
-func (h slotHead) page(i int) (keys, values []float32) {
+func (d dims) flatHead(keys, values []float32) headPages {
+	return headPages{kLen: d.headDim * pageLen, vLen: d.hdPad * pageLen, flatKeys: keys, flatValues: values}
+}
+
+func (h *headPages) page(i int) (keys, values []float32) {
+	if h.pages == nil {
+		return h.flatKeys[i*h.kLen : (i+1)*h.kLen], h.flatValues[i*h.vLen : (i+1)*h.vLen]
+	}
 	p := h.pages[i]
-	return p.k[h.k : h.k+h.kLen], p.v[h.values : h.values+h.valLen]
+	return p.k[h.k : h.k+h.kLen], p.v[h.v : h.v+h.vLen]
 }
 
 // store writes the key and value [D] of one position into its page, or into

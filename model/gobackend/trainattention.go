@@ -85,19 +85,8 @@ func (g packedGroup) sequences() []sequence {
 	return out
 }
 
-// flatHead is headPages over pages that lie one after the other.
-type flatHead struct {
-	d            dims
-	keys, values []float32
-}
-
-func (f flatHead) page(i int) (keys, values []float32) {
-	k, v := f.d.headDim*pageLen, f.d.hdPad*pageLen
-	return f.keys[i*k : (i+1)*k], f.values[i*v : (i+1)*v]
-}
-
 func (d dims) attendRun(kv *headKV, head int, s sequence, window int, a *acts) {
-	pages := flatHead{d, kv.keys, kv.values}
+	pages := d.flatHead(kv.keys, kv.values)
 	for lo := 0; lo < s.n; lo += queryBlock {
 		rows, first := min(queryBlock, s.n-lo), s.row+lo
 		for h := head * d.group; h < (head+1)*d.group; h++ {
