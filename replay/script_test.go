@@ -42,6 +42,7 @@ type script struct {
 	now  time.Time
 	last *Lease
 	gs   uint32
+	log  [][]byte // commands, encoded
 }
 
 func newScript() *script { return &script{kv: NewMemKV(), now: epoch} }
@@ -109,6 +110,7 @@ func (s *script) apply(c Command) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	s.log = append(s.log, b)
 	res, err := Apply(s.kv, c)
 	if err == nil {
 		err = res.Err
