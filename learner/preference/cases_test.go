@@ -288,3 +288,16 @@ func TestFitDensityHardInputs(t *testing.T) {
 	_, err := Density{Weights: []float64{1}}.Ratio([]float64{1, 2})
 	require.ErrorContains(t, err, "2 dimensions for a classifier of 1")
 }
+
+// Pairs that tie share what their ranks would get.
+func TestAOTTiesShareTheDerivative(t *testing.T) {
+	c := DefaultDPOConfig()
+	c.LossTypes, c.Beta = []string{"aot_unpaired"}, 1
+	seq := func(ratio float64) Seq { return Seq{LogP: []float64{ratio - 5}, Ref: []float64{-5}} }
+	res := dpo(t, c, []Pair{{seq(0), seq(1)}, {seq(0), seq(-1)}})
+	want := -(1/(1+math.Exp(1)) + 1/(1+math.Exp(-1))) / 2 / 2 // mean over ranks, then over pairs
+	for i := range 2 {
+		require.InDelta(t, want, res.DLogP[i].Chosen[0], 1e-12)
+	}
+	require.InDelta(t, 1/(1+math.Exp(-1))/2, res.DLogP[0].Rejected[0], 1e-12)
+}

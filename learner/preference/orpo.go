@@ -17,13 +17,13 @@ func orpoTerm(c DPOConfig, w, l side) term {
 	return term{-c.Beta * logSigmoid(a-b), d * da / w.n, -d * db / l.n}
 }
 
-// orpoCertain is the log-probability above which a completion counts as this
-// likely: odds are infinite at 0.
+// orpoCertain is the log-probability from where log odds go on as their
+// tangent: odds are infinite at 0.
 const orpoCertain = -1e-6
 
 // logOdds is log(p/(1-p)) of log p, and its derivative 1/(1-p).
 func logOdds(lp float64) (v, d float64) {
-	lp = min(lp, orpoCertain)
-	q := -math.Expm1(lp) // 1-p
-	return lp - math.Log(q), 1 / q
+	at := min(lp, orpoCertain)
+	q := -math.Expm1(at) // 1-p
+	return at - math.Log(q) + (lp-at)/q, 1 / q
 }
