@@ -22,7 +22,7 @@ const EmbeddedTiny = tiny.Name
 
 // OpenModel loads a model by its name in a configuration: the embedded one, a
 // path, or a reference that skein model pull has put into the cache.
-func OpenModel(name string) (*model.Model, error) {
+func OpenModel(name string, options ...model.OpenOption) (*model.Model, error) {
 	if name == EmbeddedTiny {
 		return tiny.Open()
 	}
@@ -32,14 +32,14 @@ func OpenModel(name string) (*model.Model, error) {
 	if _, err := os.Stat(name); err != nil {
 		path, ok, refErr := hub.Cached(name, "")
 		if refErr == nil && ok {
-			return model.Open(path)
+			return model.Open(path, options...)
 		}
 		if refErr == nil {
 			return nil, fmt.Errorf("project: model %s is not in the cache: fetch it with skein model pull %s", name, name)
 		}
 		return nil, fmt.Errorf("project: model %q: %w: name a .gguf file, a folder in Hugging Face layout, a pulled reference, or %q", name, err, EmbeddedTiny)
 	}
-	return model.Open(name)
+	return model.Open(name, options...)
 }
 
 // OpenBackend prepares the configured device for a model. There is no

@@ -1,20 +1,15 @@
 // Package serve runs HTTP servers: listening, TLS, bearer tokens, limits,
-// health, and an orderly end.
+// health, metrics, and an orderly end.
 package serve
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
-	"strings"
 	"time"
 )
 
@@ -34,6 +29,14 @@ type Config struct {
 	Log          *slog.Logger // nil = none
 }
 
+const (
+	headerTimeout = 10 * time.Second // for a request's header
+	readTimeout   = 2 * time.Minute  // for all of a request
+	idleTimeout   = 2 * time.Minute  // of a connection between requests
+	maxHeader     = 1 << 16          // bytes
+	leastKey      = 8                // bytes of an API key
+)
+
 // Validate reports every problem with field, value and remedy.
 func (c Config) Validate() error {
 	var errs []error
@@ -41,18 +44,24 @@ func (c Config) Validate() error {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("listen: %q is no host:port: %w", c.Listen, err))
 	}
-	if ip := net.ParseIP(host); err == nil && len(c.APIKeys) == 0 && !c.Open && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if err == nil && len(c.APIKeys) == 0 && !c.Open && !loopback(host) {
 		errs = append(errs, fmt.Errorf("listen: %q can be reached from other machines, and no API key is set; set one, listen on 127.0.0.1, or say that it may be open", c.Listen))
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		errs = append(errs, errors.New("tls: give both the certificate and the key file, or neither"))
 	}
 	for _, k := range c.APIKeys {
-		if len(k) < 8 {
-			errs = append(errs, fmt.Errorf("api key: %d bytes are too few; give at least 8", len(k)))
+		if len(k) < leastKey {
+			errs = append(errs, fmt.Errorf("api key: %d bytes are too few; give at least %d", len(k), leastKey))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// loopback says whether a host name means this machine only.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // Server is a listening server.
@@ -63,8 +72,11 @@ type Server struct {
 	done chan error
 }
 
-// Start listens and serves h. GET /health answers without authentication.
-// Every handler runs with its panics turned into a 500.
+// Start listens and serves h. GET /health answers without authentication. A
+// request that a browser sends for another site's page is refused, and so is
+// one for a foreign host name while the server is this machine's own: both are
+// ways to reach a server that trusts its machine. A panic becomes a 500, or the
+// end of the connection once an answer has begun.
 func Start(cfg Config, h http.Handler) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("serve: %w", err)
@@ -92,7 +104,7 @@ func Start(cfg Config, h http.Handler) (*Server, error) {
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.Handle("/", s.guard(h))
 	s.http = &http.Server{
-		Handler: mux, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 2 * time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 1 << 16,
+		Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelWarn),
 	}
 	go func() {
@@ -138,42 +150,4 @@ func (s *Server) Close() error {
 		err = errors.Join(fmt.Errorf("serve: requests were still running after %s: %w", s.cfg.DrainTimeout, err), s.http.Close())
 	}
 	return err
-}
-
-// guard checks the bearer token and turns panics into errors.
-func (s *Server) guard(next http.Handler) http.Handler {
-	sums := make([][32]byte, len(s.cfg.APIKeys))
-	for i, k := range s.cfg.APIKeys {
-		sums[i] = sha256.Sum256([]byte(k))
-	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if len(sums) > 0 {
-			token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-			got, ok := sha256.Sum256([]byte(token)), 0
-			for _, want := range sums { // all of them: the time tells nothing
-				ok |= subtle.ConstantTimeCompare(got[:], want[:])
-			}
-			if ok == 0 {
-				w.Header().Set("WWW-Authenticate", "Bearer")
-				refuse(w, http.StatusUnauthorized, "the API key is missing or wrong: send Authorization: Bearer KEY", "invalid_api_key")
-				return
-			}
-		}
-		defer func() {
-			if p := recover(); p != nil {
-				if p == http.ErrAbortHandler {
-					panic(p)
-				}
-				s.cfg.Log.Error("panic in a request", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
-				refuse(w, http.StatusInternalServerError, "internal error; the server's log has its cause", "internal_error")
-			}
-		}()
-		next.ServeHTTP(w, r)
-	})
-}
-
-func refuse(w http.ResponseWriter, status int, message, code string) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]any{"error": map[string]any{"message": message, "type": "invalid_request_error", "code": code, "param": nil}}) // a client that left cannot be told
 }

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,10 +27,10 @@ import (
 // serveFlags are the flags of skein serve.
 type serveFlags struct {
 	name, backend, dtype, embedding, embeddingName, adapterRoot, keyFile string
-	slots, maxLen, threads, places, maxWaiting            int
-	adapters                                              []string
-	timeout                                               time.Duration
-	http                                                  serve.Config
+	slots, maxLen, threads, places, maxWaiting                           int
+	adapters                                                             []string
+	timeout                                                              time.Duration
+	http                                                                 serve.Config
 }
 
 func newServe(g *globals) *cobra.Command {
@@ -43,7 +45,12 @@ and /metrics.
 
 MODEL is a folder in Hugging Face layout, a .gguf file, a reference that was
 pulled, or embedded:tiny. Requests beyond the context, unknown fields and
-impossible values are refused with the reason; no option is ignored.`,
+impossible values are refused with the reason; no option is ignored.
+docs/serving.md lists the fields.
+
+On an interrupt or SIGTERM no new request is taken, those in flight have
+--drain-timeout to finish, and the exit status is 0 when they did; a second
+signal ends the process at once.`,
 		Example: `  skein serve embedded:tiny
   skein serve ./my-model --listen 127.0.0.1:8000 --adapter tuned=runs/demo/adapter
   SKEIN_API_KEY=… skein serve model.gguf --listen 0.0.0.0:8000 --adapter-root /srv/adapters --adapters 4
@@ -69,7 +76,8 @@ impossible values are refused with the reason; no option is ignored.`,
 	fl.BoolVar(&f.http.Open, "open", false, "serve other machines without authentication")
 	fl.StringVar(&f.http.CertFile, "tls-cert", "", "certificate file for https")
 	fl.StringVar(&f.http.KeyFile, "tls-key", "", "its key file")
-	fl.DurationVar(&f.timeout, "timeout", 10*time.Minute, "longest time for one request")
+	fl.DurationVar(&f.timeout, "timeout", 10*time.Minute, "longest time for one request, waiting included")
+	fl.DurationVar(&f.http.DrainTimeout, "drain-timeout", 30*time.Second, "time for requests in flight at the end")
 	return cmd
 }
 
@@ -79,7 +87,7 @@ func (f *serveFlags) run(ctx context.Context, g *globals, name string) error {
 	}
 	log := infoLogger()
 	f.http.Log = log.With("component", "serve")
-	if err := f.http.Validate(); err != nil { // before minutes of loading
+	if err := f.validate(); err != nil { // before minutes of loading
 		return err
 	}
 	var encoder *embed.Encoder
@@ -95,9 +103,12 @@ func (f *serveFlags) run(ctx context.Context, g *globals, name string) error {
 			encoder.Name = f.embeddingName
 		}
 	}
-	m, err := project.OpenModel(name)
+	m, err := project.OpenModel(name, model.WithProgress(meter("reading "+name)))
 	if err != nil {
 		return err
+	}
+	if ctx.Err() != nil { // interrupted while loading
+		return context.Cause(ctx)
 	}
 	engine, closeEngine, err := f.engine(m, g)
 	if err != nil {
@@ -112,10 +123,7 @@ func (f *serveFlags) run(ctx context.Context, g *globals, name string) error {
 		return err
 	}
 	for _, a := range f.adapters {
-		adapter, dir, ok := strings.Cut(a, "=")
-		if !ok {
-			return fmt.Errorf("--adapter %q: write it as NAME=FOLDER", a)
-		}
+		adapter, dir, _ := strings.Cut(a, "=")
 		if err := api.LoadAdapter(adapter, dir, false); err != nil {
 			return fmt.Errorf("--adapter %s: %w", a, err)
 		}
@@ -131,14 +139,70 @@ func (f *serveFlags) run(ctx context.Context, g *globals, name string) error {
 	if err := g.result(map[string]any{"url": s.URL(), "model": f.name, "digest": m.Digest, "max_len": engine.MaxLen()}, func() { fmt.Println(s.URL()) }); err != nil {
 		return errors.Join(err, s.Close())
 	}
-	return s.Wait(ctx)
+	defer context.AfterFunc(ctx, func() {
+		log.Info("draining: requests in flight go on, new ones are refused; a second signal ends at once", "at most", f.http.DrainTimeout)
+		signal.Reset(os.Interrupt, syscall.SIGTERM)
+	})()
+	if err := s.Wait(ctx); err != nil {
+		return err
+	}
+	log.Info("stopped", "requests", engine.Stats().Requests)
+	return nil
+}
+
+// validate reports every flag that cannot be used, with its remedy.
+func (f *serveFlags) validate() error {
+	errs := []error{f.http.Validate()}
+	bad := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	switch f.backend {
+	case "xla:cpu", "xla:cuda":
+	case "go":
+		if f.dtype != "f32" {
+			bad("--dtype %s: the go backend computes in f32; use --backend xla:cpu or xla:cuda", f.dtype)
+		}
+	default:
+		bad("--backend %q: use go, xla:cpu or xla:cuda", f.backend)
+	}
+	for _, n := range []struct {
+		flag         string
+		value, least int
+	}{{"slots", f.slots, 1}, {"max-len", f.maxLen, 0}, {"max-waiting", f.maxWaiting, 1}, {"adapters", f.places, 0}, {"threads", f.threads, 0}} {
+		if n.value < n.least {
+			bad("--%s is %d; give %d or more", n.flag, n.value, n.least)
+		}
+	}
+	if f.timeout <= 0 {
+		bad("--timeout is %s; give a positive time", f.timeout)
+	}
+	if f.http.DrainTimeout <= 0 {
+		bad("--drain-timeout is %s; give a positive time", f.http.DrainTimeout)
+	}
+	for _, a := range f.adapters {
+		if name, dir, ok := strings.Cut(a, "="); !ok || name == "" || dir == "" {
+			bad("--adapter %q: write it as NAME=FOLDER", a)
+		}
+	}
+	if f.adapterRoot != "" {
+		if st, err := os.Stat(f.adapterRoot); err != nil {
+			bad("--adapter-root: %w", err)
+		} else if !st.IsDir() {
+			bad("--adapter-root %s is no folder", f.adapterRoot)
+		}
+	}
+	if f.embeddingName != "" && f.embedding == "" {
+		bad("--embedding-name needs --embedding-model")
+	}
+	return errors.Join(errs...)
 }
 
 // engine loads the weights and starts the engine; the second result stops it.
 func (f *serveFlags) engine(m *model.Model, g *globals) (*rollout.LocalEngine, func(), error) {
-	maxLen := f.maxLen
-	if maxLen == 0 {
-		maxLen = min(m.Config.ContextLimit(), 4096)
+	maxLen, limit := f.maxLen, m.Config.ContextLimit()
+	switch {
+	case maxLen == 0:
+		maxLen = min(limit, 4096)
+	case maxLen > limit:
+		return nil, nil, fmt.Errorf("--max-len is %d, and %s takes at most %d tokens", maxLen, m.Name, limit)
 	}
 	c := project.DefaultConfig()
 	c.Backend, c.Dtype, c.Threads = f.backend, f.dtype, f.threads

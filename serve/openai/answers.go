@@ -18,7 +18,7 @@ type Completion struct {
 type Choice struct {
 	Index        int      `json:"index"`
 	Message      *Message `json:"message,omitempty"` // chat
-	Delta        *Message `json:"delta,omitempty"`   // chat, streamed
+	Delta        *Delta   `json:"delta,omitempty"`   // chat, streamed
 	Text         *string  `json:"text,omitempty"`    // completions
 	Logprobs     any      `json:"logprobs"`
 	FinishReason *string  `json:"finish_reason"`
@@ -37,13 +37,24 @@ type VersionRun struct {
 	Stale bool `json:"stale,omitempty"`
 }
 
-// Message is what the assistant said.
+// Message is what the assistant said; Content is null beside calls.
 type Message struct {
+	Role      string     `json:"role"`
+	Content   *string    `json:"content"`
+	Reasoning string     `json:"reasoning_content,omitempty"`
+	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
+}
+
+// Delta is a piece of a Message: what it has nothing of is absent.
+type Delta struct {
 	Role      string     `json:"role,omitempty"`
 	Content   *string    `json:"content,omitempty"`
 	Reasoning string     `json:"reasoning_content,omitempty"`
 	ToolCalls []ToolCall `json:"tool_calls,omitempty"`
-	Refusal   *string    `json:"refusal,omitempty"`
+}
+
+func (d Delta) empty() bool {
+	return d.Content == nil && d.Reasoning == "" && len(d.ToolCalls) == 0 && d.Role == ""
 }
 
 // ChatLogprobs are a chat choice's logprobs.
@@ -53,10 +64,11 @@ type ChatLogprobs struct {
 
 // TokenLogprob is one token with its likeliest alternatives.
 type TokenLogprob struct {
-	Token   string         `json:"token"`
-	Logprob float64        `json:"logprob"`
-	Bytes   []int          `json:"bytes"`
-	Top     []TokenLogprob `json:"top_logprobs,omitempty"`
+	Token   string  `json:"token"`
+	Logprob float64 `json:"logprob"`
+	Bytes   []int   `json:"bytes"`
+	// Top is absent from the alternatives themselves.
+	Top *[]TokenLogprob `json:"top_logprobs,omitempty"`
 }
 
 // TextLogprobs are a text completion's logprobs, in columns.

@@ -3,8 +3,8 @@ package openai
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -20,10 +20,7 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	head := Completion{ID: "chatcmpl-" + uuid.NewString(), Object: "chat.completion", Created: time.Now().Unix(), Model: req.Model, Fingerprint: h.fingerprint()}
-	if head.Model == "" {
-		head.Model = h.cfg.Name
-	}
+	head := h.head("chatcmpl-", "chat.completion", j)
 	if req.Stream {
 		head.Object = "chat.completion.chunk"
 		return h.streamChat(w, r, &req, j, view, head)
@@ -35,13 +32,13 @@ func (h *Handler) chat(w http.ResponseWriter, r *http.Request) error {
 	usage := Usage{Prompt: len(j.prompt), Details: &PromptDetails{}}
 	for k, g := range gens[0] {
 		reason, stop := h.finish(j, g)
-		m := view.message(h.text(&req.Common, g))
+		m := view.message(h.text(&req.Common, g), value(req.ParallelToolCalls, true))
 		if len(m.ToolCalls) > 0 && reason == "stop" {
 			reason = "tool_calls"
 		}
 		c := Choice{Index: k, Message: &m, FinishReason: &reason, StopReason: stop}
 		if j.logprobs {
-			c.Logprobs = h.chatLogprobs(g.IDs, j.shown(g.Logprobs, g.Raw), g.Top)
+			c.Logprobs = h.chatLogprobs(j, g.IDs, j.shown(g.Logprobs, g.Raw), g.Top)
 		}
 		if req.ReturnTokenIDs {
 			c.TokenIDs, c.PolicyVersions = g.IDs, versions(g)
@@ -78,6 +75,9 @@ func (h *Handler) chatJob(req *ChatRequest) (*job, *turnView, error) {
 	if err := req.checkTools(); err != nil {
 		return nil, nil, err
 	}
+	if rf := req.ResponseFormat; rf != nil && rf.Type == "" {
+		return nil, nil, badRequest("response_format", "response_format.type is missing (have text, json_object, json_schema)")
+	}
 	mode, name, err := req.toolChoice()
 	if err != nil {
 		return nil, nil, err
@@ -98,7 +98,12 @@ func (h *Handler) chatJob(req *ChatRequest) (*job, *turnView, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return &job{prompt: ids, adapter: adapter, p: p, guide: guide, logprobs: want, top: top,
+	if guide != nil {
+		if err := req.besideForm(); err != nil {
+			return nil, nil, err
+		}
+	}
+	return &job{param: "messages", prompt: ids, text: text, adapter: adapter, p: p, guide: guide, logprobs: want, top: top,
 		session: req.CacheSession, minimum: req.MinPolicyVersion, stopEOS: !req.IgnoreEOS}, view, nil
 }
 
@@ -111,12 +116,11 @@ func (h *Handler) renderChat(req *ChatRequest) ([]int32, string, error) {
 	if len(req.Messages) == 0 {
 		return nil, "", badRequest("messages", "messages is empty")
 	}
-	for name, v := range req.TemplateKwargs {
-		var err error
-		if tmpl, err = tmpl.WithVar(name, v); err != nil {
-			return nil, "", badRequest("chat_template_kwargs", "chat_template_kwargs %q: %v", name, err)
-		}
+	tmpl, err := h.withKwargs(tmpl, req)
+	if err != nil {
+		return nil, "", err
 	}
+	called := map[string]string{} // tool by call id
 	var messages []model.Message
 	for i, m := range req.Messages {
 		role := m.Role
@@ -127,7 +131,13 @@ func (h *Handler) renderChat(req *ChatRequest) ([]int32, string, error) {
 		default:
 			return nil, "", badRequest("messages", "messages[%d].role %q is unknown (have system, developer, user, assistant, tool)", i, m.Role)
 		}
-		msg := model.Message{Role: role, Content: string(m.Content), Name: m.Name, ToolCallID: m.ToolCallID, Reasoning: m.ReasoningContent + m.Reasoning}
+		msg := model.Message{Role: role, Content: string(m.Content), Name: m.Name, ToolCallID: m.ToolCallID, Reasoning: m.ReasoningContent}
+		if msg.Reasoning == "" { // the newer of two names for the same
+			msg.Reasoning = m.Reasoning
+		}
+		if role == "tool" && msg.Name == "" { // OpenAI's tool messages have none; some templates write it
+			msg.Name = called[m.ToolCallID]
+		}
 		for k, c := range m.ToolCalls {
 			args := json.RawMessage(c.Function.Arguments)
 			if c.Function.Arguments == "" {
@@ -136,6 +146,7 @@ func (h *Handler) renderChat(req *ChatRequest) ([]int32, string, error) {
 			if !json.Valid(args) {
 				return nil, "", badRequest("messages", "messages[%d].tool_calls[%d].function.arguments is no JSON", i, k)
 			}
+			called[c.ID] = c.Function.Name
 			msg.ToolCalls = append(msg.ToolCalls, model.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: args})
 		}
 		messages = append(messages, msg)
@@ -152,7 +163,7 @@ func (h *Handler) renderChat(req *ChatRequest) ([]int32, string, error) {
 	if err != nil {
 		return nil, "", badRequest("messages", "%v", err)
 	}
-	ids := h.encodePrompt(text, false)
+	ids := h.encodePrompt(text, req.AddSpecialTokens)
 	if len(ids) == 0 {
 		return nil, "", badRequest("messages", "the rendered prompt is empty")
 	}
@@ -171,8 +182,8 @@ func (h *Handler) streamChat(w http.ResponseWriter, r *http.Request, req *ChatRe
 	err := h.streamAll(r.Context(), []*job{j}, func(e event) error {
 		k := e.choice
 		if feeds[k] == nil {
-			feeds[k] = view.feed()
-			c := Choice{Index: k, Delta: &Message{Role: "assistant", Content: ptr("")}}
+			feeds[k] = view.feed(value(req.ParallelToolCalls, true))
+			c := Choice{Index: k, Delta: &Delta{Role: "assistant", Content: ptr("")}}
 			if req.ReturnTokenIDs {
 				c.PromptTokenIDs = j.prompt
 			}
@@ -184,10 +195,10 @@ func (h *Handler) streamChat(w http.ResponseWriter, r *http.Request, req *ChatRe
 		if e.end != nil && req.IncludeStop {
 			text += e.end.StopText
 		}
-		c := Choice{Index: k, Delta: &Message{}}
-		*c.Delta = feeds[k].push(text, e.end != nil)
+		d := Delta(feeds[k].push(text, e.end != nil))
+		c := Choice{Index: k, Delta: &d}
 		if j.logprobs && len(e.delta.IDs) > 0 {
-			c.Logprobs = h.chatLogprobs(e.delta.IDs, j.shown(e.delta.Logprobs, e.delta.Raw), e.delta.Top)
+			c.Logprobs = h.chatLogprobs(j, e.delta.IDs, j.shown(e.delta.Logprobs, e.delta.Raw), e.delta.Top)
 		}
 		if req.ReturnTokenIDs {
 			c.TokenIDs = e.delta.IDs
@@ -217,8 +228,30 @@ func (h *Handler) streamChat(w http.ResponseWriter, r *http.Request, req *ChatRe
 	return out.finish(err)
 }
 
-func (m Message) empty() bool {
-	return m.Content == nil && m.Reasoning == "" && len(m.ToolCalls) == 0 && m.Role == ""
+// withKwargs sets a template's variables. One that the template does not read
+// is refused: the prompt would not change as the client thinks.
+func (h *Handler) withKwargs(tmpl *model.ChatTemplate, req *ChatRequest) (*model.ChatTemplate, error) {
+	kwargs := maps.Clone(req.TemplateKwargs)
+	if req.ReasoningEffort != "" {
+		if kwargs == nil {
+			kwargs = map[string]any{}
+		}
+		kwargs["reasoning_effort"] = req.ReasoningEffort
+	}
+	for name, v := range kwargs {
+		switch name {
+		case "messages", "tools", "add_generation_prompt":
+			return nil, badRequest("chat_template_kwargs", "chat_template_kwargs %q has a field of its own in the request", name)
+		}
+		if !tmpl.Uses(name) {
+			return nil, badRequest("chat_template_kwargs", "the chat template of %s does not read %q", h.cfg.Name, name)
+		}
+		var err error
+		if tmpl, err = tmpl.WithVar(name, v); err != nil {
+			return nil, badRequest("chat_template_kwargs", "chat_template_kwargs %q: %v", name, err)
+		}
+	}
+	return tmpl, nil
 }
 
 func callID() string { return fmt.Sprintf("call_%s", uuid.NewString()) }

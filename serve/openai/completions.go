@@ -2,6 +2,7 @@ package openai
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,7 +21,7 @@ func (h *Handler) completions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	head := Completion{ID: "cmpl-" + uuid.NewString(), Object: "text_completion", Created: time.Now().Unix(), Model: value(&req.Model, h.cfg.Name), Fingerprint: h.fingerprint()}
+	head := h.head("cmpl-", "text_completion", jobs[0])
 	if req.Stream {
 		return h.streamCompletion(w, r, &req, jobs, head)
 	}
@@ -37,6 +38,7 @@ func (h *Handler) completions(w http.ResponseWriter, r *http.Request) error {
 	usage := Usage{Details: &PromptDetails{}}
 	for i, j := range jobs {
 		usage.Prompt += len(j.prompt)
+		cached := 0
 		for k, g := range gens[i] {
 			c := h.completionChoice(&req, j, g)
 			c.Index = i*j.p.n + k
@@ -48,8 +50,9 @@ func (h *Handler) completions(w http.ResponseWriter, r *http.Request) error {
 			}
 			head.Choices = append(head.Choices, c)
 			usage.Completion += len(g.IDs)
-			usage.Details.Cached += g.Cached
+			cached = max(cached, g.Cached)
 		}
+		usage.Details.Cached += cached
 	}
 	usage.Total = usage.Prompt + usage.Completion
 	head.Usage = &usage
@@ -69,6 +72,9 @@ func (h *Handler) completionJobs(req *CompletionRequest) ([]*job, error) {
 	case req.Prompt.Len() == 0:
 		return nil, badRequest("prompt", "prompt is missing or an empty list")
 	}
+	if err := req.checkTop(value(req.Logprobs, 0)); err != nil {
+		return nil, err
+	}
 	adapter, err := h.adapterOf(req.Model)
 	if err != nil {
 		return nil, err
@@ -77,30 +83,39 @@ func (h *Handler) completionJobs(req *CompletionRequest) ([]*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	if req.MaxTokens == nil {
-		p.maxNew = defaultCompletionTokens
-	}
-	if p.maxNew == 0 && !req.Echo {
+	if req.MaxTokens != nil && p.maxNew == 0 && !req.Echo {
 		return nil, badRequest("max_tokens", "max_tokens is 0: nothing would come back; use echo to score a prompt")
 	}
 	guide, err := h.guideOf(p.guide)
+	if err == nil && guide != nil {
+		err = req.besideForm()
+	}
 	if err != nil {
 		return nil, err
 	}
-	prompts := req.Prompt.IDs
-	for _, text := range req.Prompt.Texts {
-		prompts = append(prompts, h.encodePrompt(text, value(req.AddSpecialTokens, true)))
-	}
-	var jobs []*job
-	for i, ids := range prompts {
-		if len(ids) == 0 {
+	jobs := make([]*job, req.Prompt.Len())
+	for i := range jobs {
+		j := &job{param: "prompt", adapter: adapter, p: p, guide: guide, logprobs: req.Logprobs != nil, top: value(req.Logprobs, 0),
+			session: req.CacheSession, minimum: req.MinPolicyVersion, stopEOS: !req.IgnoreEOS}
+		if req.Prompt.Texts != nil {
+			j.text = req.Prompt.Texts[i]
+			j.prompt = h.encodePrompt(j.text, value(req.AddSpecialTokens, true))
+		} else {
+			j.prompt = req.Prompt.IDs[i]
+		}
+		if len(j.prompt) == 0 {
 			return nil, badRequest("prompt", "prompt %d has no tokens", i)
 		}
-		if err := h.checkIDs("prompt", ids); err != nil {
+		if err := h.checkIDs("prompt", j.prompt); err != nil {
 			return nil, err
 		}
-		jobs = append(jobs, &job{prompt: ids, adapter: adapter, p: p, guide: guide, logprobs: req.Logprobs != nil, top: value(req.Logprobs, 0),
-			session: req.CacheSession, minimum: req.MinPolicyVersion, stopEOS: !req.IgnoreEOS})
+		if req.Echo && j.text == "" {
+			j.text = h.cfg.Model.Tokenizer.Decode(j.prompt)
+		}
+		if req.MaxTokens == nil { // a default, unlike a wish, may be cut to what fits
+			j.p.maxNew = max(1, min(defaultCompletionTokens, h.cfg.Engine.MaxLen()-len(j.prompt)))
+		}
+		jobs[i] = j
 	}
 	return jobs, nil
 }
@@ -121,7 +136,7 @@ func (h *Handler) completionChoice(req *CompletionRequest, j *job, g rollout.Gen
 	reason, stop := h.finish(j, g)
 	c := Choice{Text: &text, FinishReason: &reason, StopReason: stop}
 	if j.logprobs {
-		cols := textColumns{h: h}
+		cols := textColumns{h: h, asIDs: j.p.asIDs}
 		h.addColumns(&cols, j, g.IDs, j.shown(g.Logprobs, g.Raw), g.Top)
 		c.Logprobs = &cols.TextLogprobs
 	}
@@ -136,6 +151,7 @@ func (h *Handler) streamCompletion(w http.ResponseWriter, r *http.Request, req *
 	cols := make([]textColumns, len(jobs)*jobs[0].p.n)
 	hides := make([]*hideStream, len(cols))
 	usage := Usage{Details: &PromptDetails{}}
+	cached := make([]int, len(jobs))
 	for _, j := range jobs {
 		usage.Prompt += len(j.prompt)
 	}
@@ -160,13 +176,13 @@ func (h *Handler) streamCompletion(w http.ResponseWriter, r *http.Request, req *
 				c.PolicyVersions = versions(*g)
 			}
 			usage.Completion += len(g.IDs)
-			usage.Details.Cached += g.Cached
+			cached[e.job] = max(cached[e.job], g.Cached)
 		}
 		if j.p.skip {
 			text = hides[i].push(text, e.end != nil)
 		}
 		if j.logprobs && len(e.delta.IDs) > 0 {
-			cols[i].h, cols[i].TextLogprobs = h, TextLogprobs{}
+			cols[i].h, cols[i].asIDs, cols[i].TextLogprobs = h, j.p.asIDs, TextLogprobs{}
 			h.addColumns(&cols[i], j, e.delta.IDs, j.shown(e.delta.Logprobs, e.delta.Raw), e.delta.Top)
 			part := cols[i].TextLogprobs
 			c.Logprobs = &part
@@ -179,6 +195,9 @@ func (h *Handler) streamCompletion(w http.ResponseWriter, r *http.Request, req *
 		return out.send(chunk)
 	})
 	if err == nil && req.StreamOptions != nil && req.StreamOptions.IncludeUsage {
+		for _, n := range cached {
+			usage.Details.Cached += n
+		}
 		usage.Total = usage.Prompt + usage.Completion
 		head.Choices, head.Usage = []Choice{}, &usage
 		err = out.send(head)
@@ -186,10 +205,24 @@ func (h *Handler) streamCompletion(w http.ResponseWriter, r *http.Request, req *
 	return out.finish(err)
 }
 
-// fingerprint names the weights that answered.
-func (h *Handler) fingerprint() string {
-	if d := h.cfg.Model.Digest; len(d) > 19 {
-		return "fp_" + d[7:19]
+// head begins an answer to a job.
+func (h *Handler) head(id, object string, j *job) Completion {
+	c := Completion{ID: id + uuid.NewString(), Object: object, Created: time.Now().Unix(), Model: j.adapter, Fingerprint: "fp_" + short(h.cfg.Model.Digest)}
+	if j.adapter == "" {
+		c.Model = h.cfg.Name
+		return c
 	}
-	return ""
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c.Fingerprint += "_" + short(h.adapters[j.adapter].digest)
+	return c
+}
+
+// short is the beginning of a digest's hexadecimal part.
+func short(digest string) string {
+	_, hex, ok := strings.Cut(digest, ":")
+	if !ok {
+		hex = digest
+	}
+	return hex[:min(len(hex), 12)]
 }

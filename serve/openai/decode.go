@@ -45,11 +45,56 @@ func decode(r *http.Request, dst any) error {
 		}
 	}
 	if err := json.Unmarshal(body, dst); err != nil {
-		var kind *json.UnmarshalTypeError
-		if errors.As(err, &kind) {
-			return badRequest(kind.Field, "%s must not be a JSON %s (want %s)", kind.Field, kind.Value, kind.Type)
-		}
+		return typeError(err)
+	}
+	return nil
+}
+
+// typeError names the field whose value has another type than it should.
+func typeError(err error) *Error {
+	var kind *json.UnmarshalTypeError
+	if !errors.As(err, &kind) {
 		return badRequest("", "%v", err)
+	}
+	field := strings.TrimPrefix(kind.Field, "Common.") // embedded here, flat in JSON
+	return badRequest(field, "%s must not be a JSON %s (want %s)", field, kind.Value, jsonKind(kind.Type))
+}
+
+// jsonKind names a Go type as JSON does.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return jsonKind(t.Elem())
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	default:
+		return "an integer of " + t.Kind().String()
+	}
+}
+
+// strictly reads an object inside a request and refuses fields that dst lacks,
+// unless they are null.
+func strictly(data []byte, at string, dst any) error {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return fmt.Errorf("%s must be an object", at)
+	}
+	known := jsonFields(reflect.TypeOf(dst).Elem())
+	for name, value := range fields {
+		if !known[name] && !bytes.Equal(value, []byte("null")) {
+			return fmt.Errorf("%s.%s is not supported here; remove it", at, name)
+		}
+	}
+	if err := json.Unmarshal(data, dst); err != nil {
+		return fmt.Errorf("%s: %w", at, err)
 	}
 	return nil
 }

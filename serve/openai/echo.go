@@ -28,7 +28,7 @@ type echoed struct {
 func (h *Handler) scorePrompts(ctx context.Context, jobs []*job) ([]echoed, error) {
 	out := make([]echoed, len(jobs))
 	for i, j := range jobs {
-		if !j.logprobs {
+		if !j.logprobs || len(j.prompt) < 2 { // nothing precedes the first token
 			continue
 		}
 		s, err := h.cfg.Engine.Score(ctx, rollout.ScoreRequest{Adapter: j.adapter, Tokens: j.prompt, Top: j.top})
@@ -42,12 +42,12 @@ func (h *Handler) scorePrompts(ctx context.Context, jobs []*job) ([]echoed, erro
 
 // put puts the prompt before a choice's completion.
 func (e echoed) put(h *Handler, req *CompletionRequest, j *job, g rollout.Generation, c *Choice) {
-	text := h.cfg.Model.Tokenizer.Decode(j.prompt) + *c.Text
+	text := j.text + *c.Text
 	c.Text = &text
 	if !j.logprobs {
 		return
 	}
-	cols := textColumns{h: h}
+	cols := textColumns{h: h, asIDs: j.p.asIDs}
 	cols.add(j.prompt[0], nil, nil) // nothing precedes it
 	for i, id := range j.prompt[1:] {
 		v := float64(e.scores.Logprobs[i])

@@ -1,13 +1,11 @@
 package openai
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"math"
 	"net/http"
-
-	"github.com/skein-rl/skein/model/embed"
 )
 
 // maxInputs bounds the texts of one embedding request, as OpenAI does.
@@ -45,10 +43,8 @@ func (h *Handler) embeddings(w http.ResponseWriter, r *http.Request) error {
 		}
 		seqs = append(seqs, ids)
 	}
-	vectors, err := e.Encode(r.Context(), seqs)
-	if errors.Is(err, embed.ErrTooLong) {
-		return badRequest("input", "%v", err)
-	} else if err != nil {
+	vectors, err := h.encodeTexts(r.Context(), seqs)
+	if err != nil {
 		return err
 	}
 	out := EmbeddingList{Object: "list", Model: e.Name}
@@ -66,4 +62,22 @@ func (h *Handler) embeddings(w http.ResponseWriter, r *http.Request) error {
 	}
 	out.Usage.Total = out.Usage.Prompt
 	return writeJSON(w, out)
+}
+
+// encodeTexts runs the encoder for one request at a time: it uses every thread.
+func (h *Handler) encodeTexts(ctx context.Context, seqs [][]int32) ([][]float32, error) {
+	select {
+	case h.encoding <- struct{}{}:
+		defer func() { <-h.encoding }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	vectors, err := h.cfg.Encoder.Encode(ctx, seqs)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil: // a text too long, an id outside the vocabulary
+		return nil, badRequest("input", "%v", err)
+	}
+	return vectors, nil
 }

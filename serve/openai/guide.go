@@ -16,8 +16,10 @@ type guideFunc = func() (model.Constraint, error)
 // programs keeps compiled grammars: their token masks are computed as they are
 // used, so that the second request with a schema is cheaper than the first.
 type programs struct {
+	vocab   *grammar.Vocabulary
+	noVocab error // why there is none: then the model answers freely only
+
 	mu    sync.Mutex
-	vocab *grammar.Vocabulary
 	made  map[[32]byte]*grammar.Program
 	order [][32]byte // oldest first
 }
@@ -28,19 +30,28 @@ const maxPrograms = 64
 func (p *programs) get(key []byte, compile func() (*grammar.Grammar, error)) (*grammar.Program, error) {
 	sum := sha256.Sum256(key)
 	p.mu.Lock()
+	made := p.made[sum]
+	p.mu.Unlock()
+	if made != nil {
+		return made, nil
+	}
+	if p.noVocab != nil {
+		return nil, p.noVocab
+	}
+	g, err := compile() // a slow one keeps no other waiting
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
 	defer p.mu.Unlock()
 	if made := p.made[sum]; made != nil {
 		return made, nil
-	}
-	g, err := compile()
-	if err != nil {
-		return nil, err
 	}
 	if len(p.order) == maxPrograms {
 		delete(p.made, p.order[0])
 		p.order = p.order[1:]
 	}
-	made := grammar.NewProgram(g, p.vocab)
+	made = grammar.NewProgram(g, p.vocab)
 	p.made[sum], p.order = made, append(p.order, sum)
 	return made, nil
 }
@@ -63,6 +74,8 @@ func (h *Handler) guideOf(s *Structured) (guideFunc, error) {
 	switch {
 	case s == nil:
 		return nil, nil
+	case s.JSONObject:
+		return h.schemaGuide("structured_outputs.json_object", anyObject)
 	case s.Regex != "":
 		return h.guide("structured_outputs.regex", s.Regex, func() (*grammar.Grammar, error) { return grammar.Regex(s.Regex) })
 	case len(s.Choice) > 0:
@@ -72,6 +85,8 @@ func (h *Handler) guideOf(s *Structured) (guideFunc, error) {
 	}
 	return h.schemaGuide("structured_outputs.json", s.JSON)
 }
+
+var anyObject = json.RawMessage(`{"type": "object"}`)
 
 // schemaGuide compiles a schema; vLLM also takes it as JSON in a string.
 func (h *Handler) schemaGuide(param string, schema json.RawMessage) (guideFunc, error) {
@@ -116,7 +131,7 @@ func (h *Handler) chatGuide(req *ChatRequest, p params, mode, name string, v *tu
 	case calls:
 		return h.callGuide(req, mode == "required", name)
 	case format == "json_object":
-		return h.schemaGuide("response_format", json.RawMessage(`{"type": "object"}`))
+		return h.schemaGuide("response_format", anyObject)
 	case format == "json_schema":
 		if req.ResponseFormat.JSONSchema == nil || len(req.ResponseFormat.JSONSchema.Schema) == 0 {
 			return nil, badRequest("response_format", "response_format json_schema needs json_schema.schema")

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/model/embed"
 	"github.com/skein-rl/skein/model/grammar"
+	"github.com/skein-rl/skein/model/sample"
 	"github.com/skein-rl/skein/rollout"
 )
 
@@ -44,6 +46,9 @@ type Handler struct {
 	stop     []int32             // end a turn
 	hide     hider               // special tokens
 
+	loading  sync.Mutex // held while an adapter is loaded or unloaded
+	encoding chan struct{}
+
 	mu       sync.Mutex
 	adapters map[string]loaded
 }
@@ -69,22 +74,30 @@ func New(cfg Config) (*Handler, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	h := &Handler{cfg: cfg, mux: http.NewServeMux(), started: time.Now(), adapters: map[string]loaded{}}
+	h := &Handler{cfg: cfg, mux: http.NewServeMux(), started: time.Now(), adapters: map[string]loaded{}, encoding: make(chan struct{}, 1)}
 	if err := h.readModel(); err != nil {
 		return nil, err
 	}
-	for path, f := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"POST /v1/chat/completions":    h.chat,
-		"POST /v1/completions":         h.completions,
-		"POST /v1/embeddings":          h.embeddings,
-		"GET /v1/models":               h.models,
-		"GET /v1/models/{name...}":     h.model,
-		"POST /v1/load_lora_adapter":   h.loadAdapter,
-		"POST /v1/unload_lora_adapter": h.unloadAdapter,
-		"POST /tokenize":               h.tokenize,
-		"POST /detokenize":             h.detokenize,
+	for _, e := range []struct {
+		method, path string
+		f            func(http.ResponseWriter, *http.Request) error
+	}{
+		{"POST", "/v1/chat/completions", h.chat},
+		{"POST", "/v1/completions", h.completions},
+		{"POST", "/v1/embeddings", h.embeddings},
+		{"GET", "/v1/models", h.models},
+		{"GET", "/v1/models/{name...}", h.model},
+		{"POST", "/v1/load_lora_adapter", h.loadAdapter},
+		{"POST", "/v1/unload_lora_adapter", h.unloadAdapter},
+		{"POST", "/tokenize", h.tokenize},
+		{"POST", "/detokenize", h.detokenize},
+		{"GET", "/tokenizer_info", h.tokenizerInfo},
 	} {
-		h.mux.HandleFunc(path, h.answer(f))
+		h.mux.HandleFunc(e.method+" "+e.path, h.answer(e.f))
+		h.mux.HandleFunc(e.path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", e.method)
+			writeError(w, &Error{Message: fmt.Sprintf("%s takes %s, not %s", r.URL.Path, e.method, r.Method), Type: "invalid_request_error", Status: http.StatusMethodNotAllowed})
+		})
 	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &Error{Message: fmt.Sprintf("no such endpoint: %s %s", r.Method, r.URL.Path), Type: "invalid_request_error", Status: http.StatusNotFound})
@@ -118,11 +131,8 @@ func (h *Handler) readModel() error {
 		h.call = callForms[h.format.Name]
 		marks = append(marks, h.call.Open)
 	}
-	vocab, err := grammar.NewVocabulary(m.Tokenizer, h.stop, marks...)
-	if err != nil {
-		return fmt.Errorf("openai: model %s: %w", h.cfg.Name, err)
-	}
-	h.programs = programs{vocab: vocab, made: map[[32]byte]*grammar.Program{}}
+	h.programs.made = map[[32]byte]*grammar.Program{}
+	h.programs.vocab, h.programs.noVocab = grammar.NewVocabulary(m.Tokenizer, h.stop, marks...)
 	return nil
 }
 
@@ -132,7 +142,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.Serv
 // answer runs an endpoint under a deadline and turns its error into the API's.
 func (h *Handler) answer(f func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.Timeout, fmt.Errorf("the request took longer than the server's limit of %s", h.cfg.Timeout))
+		ctx, cancel := context.WithTimeoutCause(r.Context(), h.cfg.Timeout, fmt.Errorf("the request took longer than the server's limit of %s: %w", h.cfg.Timeout, context.DeadlineExceeded))
 		defer cancel()
 		start := time.Now()
 		err := f(w, r.WithContext(ctx))
@@ -140,10 +150,17 @@ func (h *Handler) answer(f func(http.ResponseWriter, *http.Request) error) http.
 			return
 		}
 		e := asError(err)
-		h.cfg.Log.Info("request refused", "path", r.URL.Path, "status", e.Status, "error", e.Message, "took", time.Since(start))
+		level := slog.LevelInfo
+		if e.Status >= http.StatusInternalServerError {
+			level = slog.LevelError
+		}
+		h.cfg.Log.Log(ctx, level, "request failed", "path", r.URL.Path, "status", e.Status, "error", e.Message, "took", time.Since(start))
 		writeError(w, e)
 	}
 }
+
+// statusClientLeft is nginx's, for the log: no client sees it.
+const statusClientLeft = 499
 
 // asError gives an error its HTTP status.
 func asError(err error) *Error {
@@ -153,8 +170,10 @@ func asError(err error) *Error {
 	}
 	status, kind := http.StatusInternalServerError, "server_error"
 	switch {
-	case errors.Is(err, rollout.ErrContextFull):
+	case errors.Is(err, rollout.ErrContextFull), errors.Is(err, rollout.ErrNoScores), errors.Is(err, sample.ErrNoToken):
 		status, kind = http.StatusBadRequest, "invalid_request_error"
+	case errors.Is(err, context.Canceled): // the client left; nobody reads this
+		status, kind = statusClientLeft, "invalid_request_error"
 	case errors.Is(err, rollout.ErrNoAdapter):
 		status, kind = http.StatusNotFound, "invalid_request_error"
 	case errors.Is(err, rollout.ErrVersion):
@@ -175,13 +194,35 @@ func writeError(w http.ResponseWriter, e *Error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(e.Status)
-	json.NewEncoder(w).Encode(map[string]*Error{"error": e}) // a client that left cannot be told
+	data, err := encode(map[string]*Error{"error": e})
+	if err == nil {
+		_, _ = w.Write(data) // a client that left cannot be told
+	}
 }
 
+// writeJSON writes a whole answer; a client that does not read it in time is cut
+// off.
 func writeJSON(w http.ResponseWriter, v any) error {
+	data, err := encode(v)
+	if err != nil {
+		return err
+	}
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(v) // a client that left cannot be told
+	// A server without write deadlines (a test recorder) has nothing to stall.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	_, _ = w.Write(data) // a client that left cannot be told
 	return nil
+}
+
+// encode is JSON on one line, with <, > and & as they are.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	return b.Bytes(), nil
 }
 
 // adapterOf maps a request's model name to the engine's adapter name.

@@ -87,6 +87,8 @@ func (h *Handler) LoadAdapter(name, dir string, replace bool) error {
 	if name == "" || name == h.cfg.Name || h.cfg.Encoder != nil && name == h.cfg.Encoder.Name {
 		return badRequest("lora_name", "lora_name %q is empty or the name of a served model; choose another", name)
 	}
+	h.loading.Lock()
+	defer h.loading.Unlock()
 	h.mu.Lock()
 	_, taken := h.adapters[name]
 	h.mu.Unlock()
@@ -128,6 +130,11 @@ func (h *Handler) unloadAdapter(w http.ResponseWriter, r *http.Request) error {
 	if err := h.mayLoad(); err != nil {
 		return err
 	}
+	if req.Name == "" {
+		return badRequest("lora_name", "give lora_name")
+	}
+	h.loading.Lock()
+	defer h.loading.Unlock()
 	if err := h.cfg.Engine.UnloadAdapter(req.Name); err != nil {
 		return err
 	}

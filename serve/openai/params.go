@@ -16,7 +16,8 @@ const (
 	maxChoices  = 128
 	maxTop      = 20
 	maxStops    = 16
-	maxStopSize = 256 // bytes of a stop string
+	maxStopSize = 256  // bytes of a stop string
+	maxAnswers  = 2048 // choices of all prompts of one request
 )
 
 // params is a request's Common part, checked, with defaults filled in.
@@ -28,14 +29,19 @@ type params struct {
 	stops      []string
 	stopIDs    []int32
 	guide      *Structured
-	sampledLog bool // logprobs of the distribution sampled from
-	skip       bool // leave special tokens out of the text
+	sampledLog bool    // logprobs of the distribution sampled from
+	asIDs      bool    // tokens of logprobs by id
+	skip       bool    // leave special tokens out of the text
+	least      int     // tokens before a stop token may come
+	allowed    []int32 // nil = all
+	priority   int     // the engine's: higher ones go first
 }
 
 // check validates c for a vocabulary of that size. maxTokens is the field that
 // holds the limit (chat has a newer name for it).
 func (c *Common) check(maxTokens *int, vocab int) (params, error) {
-	p := params{n: value(c.N, 1), skip: value(c.SkipSpecial, true), stops: c.Stop, stopIDs: c.StopTokenIDs}
+	p := params{n: value(c.N, 1), skip: value(c.SkipSpecial, true), stops: c.Stop, stopIDs: c.StopTokenIDs,
+		least: value(c.MinTokens, 0), allowed: c.AllowedTokenIDs, asIDs: c.TokensAsIDs, priority: -value(c.Priority, 0)}
 	s := model.Sampling{
 		Temperature: value(c.Temperature, 1), TopP: value(c.TopP, 1), MinP: value(c.MinP, 0), TopK: max(value(c.TopK, 0), 0),
 		RepetitionPenalty: value(c.Repetition, 1), FrequencyPenalty: value(c.Frequency, 0), PresencePenalty: value(c.Presence, 0),
@@ -48,6 +54,7 @@ func (c *Common) check(maxTokens *int, vocab int) (params, error) {
 		{"temperature", s.Temperature, 0, 100}, {"top_p", s.TopP, 0, 1}, {"min_p", s.MinP, 0, 1},
 		{"repetition_penalty", s.RepetitionPenalty, 0.01, 100}, {"frequency_penalty", s.FrequencyPenalty, -2, 2}, {"presence_penalty", s.PresencePenalty, -2, 2},
 		{"n", float64(p.n), 1, maxChoices}, {"max_tokens", float64(value(maxTokens, 1)), 0, math.MaxInt32}, {"top_k", float64(value(c.TopK, 0)), -1, math.MaxInt32},
+		{"min_tokens", float64(p.least), 0, float64(value(maxTokens, math.MaxInt32))}, {"priority", float64(value(c.Priority, 0)), math.MinInt32, math.MaxInt32},
 	} {
 		if !(f.v >= f.low && f.v <= f.top) {
 			return p, badRequest(f.name, "%s is %v, want %v to %v", f.name, f.v, f.low, f.top)
@@ -72,10 +79,18 @@ func (c *Common) check(maxTokens *int, vocab int) (params, error) {
 			return p, badRequest("stop", "a stop string has %d bytes, want 1 to %d", len(stop), maxStopSize)
 		}
 	}
-	for _, id := range p.stopIDs {
-		if id < 0 || int(id) >= vocab {
-			return p, badRequest("stop_token_ids", "stop_token_ids holds %d, the vocabulary has %d tokens", id, vocab)
+	for name, ids := range map[string][]int32{"stop_token_ids": p.stopIDs, "allowed_token_ids": p.allowed} {
+		for _, id := range ids {
+			if id < 0 || int(id) >= vocab {
+				return p, badRequest(name, "%s holds %d, the vocabulary has %d tokens", name, id, vocab)
+			}
 		}
+	}
+	if c.AllowedTokenIDs != nil && len(c.AllowedTokenIDs) == 0 {
+		return p, badRequest("allowed_token_ids", "allowed_token_ids is empty, which leaves no token; give some or leave it out")
+	}
+	if p.least > 0 && len(p.stops) > 0 {
+		return p, badRequest("min_tokens", "min_tokens cannot be given with stop: a stop string ends an answer whenever it appears; use stop_token_ids")
 	}
 	if err := p.readBias(c.LogitBias, vocab); err != nil {
 		return p, err
@@ -93,6 +108,19 @@ func (c *Common) check(maxTokens *int, vocab int) (params, error) {
 	var err error
 	p.guide, err = c.structured()
 	return p, err
+}
+
+// besideForm refuses what an answer in a given form has no room for.
+func (c *Common) besideForm() error {
+	switch {
+	case value(c.MinTokens, 0) > 0:
+		return badRequest("min_tokens", "min_tokens cannot be given for an answer in a given form, which ends when it is complete")
+	case c.AllowedTokenIDs != nil:
+		return badRequest("allowed_token_ids", "allowed_token_ids cannot be given for an answer in a given form")
+	case c.IgnoreEOS:
+		return badRequest("ignore_eos", "ignore_eos cannot be given for an answer in a given form: when it is complete only an end of sequence may follow")
+	}
+	return nil
 }
 
 func (p *params) readBias(bias map[string]float64, vocab int) error {
@@ -119,18 +147,18 @@ func (c *Common) structured() (*Structured, error) {
 		}
 		g = *c.StructuredOutput
 	}
-	switch g.count() {
-	case 0:
+	switch n := g.count(); {
+	case n == 0 && c.StructuredOutput == nil:
 		return nil, nil
-	case 1:
+	case n == 1:
 		return &g, nil
 	}
-	return nil, badRequest("structured_outputs", "give exactly one of json, regex, choice and grammar")
+	return nil, badRequest("structured_outputs", "give exactly one of json, json_object, regex, choice and grammar")
 }
 
 func (g *Structured) count() int {
 	n := 0
-	for _, set := range []bool{len(g.JSON) > 0 && string(g.JSON) != "null", g.Regex != "", len(g.Choice) > 0, g.Grammar != ""} {
+	for _, set := range []bool{len(g.JSON) > 0 && string(g.JSON) != "null", g.JSONObject, g.Regex != "", len(g.Choice) > 0, g.Grammar != ""} {
 		if set {
 			n++
 		}
@@ -196,7 +224,15 @@ func (r *ChatRequest) topLogprobs() (want bool, top int, err error) {
 	if top > 0 && !r.Logprobs {
 		return false, 0, badRequest("top_logprobs", "top_logprobs needs logprobs: true")
 	}
-	return r.Logprobs, top, nil
+	return r.Logprobs, top, r.checkTop(top)
+}
+
+// checkTop refuses to mix two distributions: alternatives are the model's own.
+func (c *Common) checkTop(top int) error {
+	if top > 0 && c.LogprobsMode == "sampled" {
+		return badRequest("logprobs_mode", "logprobs_mode sampled gives no alternatives, which are of the model's own distribution: ask for none, or for mode raw")
+	}
+	return nil
 }
 
 func value[T any](p *T, fallback T) T {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/rollout"
@@ -12,7 +13,9 @@ import (
 
 // job is one prompt with the choices asked for.
 type job struct {
+	param   string // that holds the prompt, for errors
 	prompt  []int32
+	text    string // the prompt's, as it was given
 	adapter string
 	p       params
 	// guide makes a constraint for one choice; nil = free.
@@ -26,21 +29,20 @@ type job struct {
 
 // request is the engine's request for one choice.
 func (h *Handler) request(j *job, choice int) (rollout.GenerateRequest, error) {
-	limit := h.cfg.Engine.MaxLen()
-	if len(j.prompt) >= limit {
-		return rollout.GenerateRequest{}, badRequest("messages", "the prompt has %d tokens and the context limit is %d: shorten it", len(j.prompt), limit)
-	}
 	req := rollout.GenerateRequest{
 		Session: j.session, Prompt: j.prompt, MaxNew: j.p.maxNew, Stop: j.p.stopIDs, StopText: j.p.stops, Sampling: j.p.sampling,
-		Bias: j.p.bias, Raw: j.logprobs && !j.p.sampledLog, Top: j.top, Adapter: j.adapter, MinVersion: j.minimum,
+		Bias: j.p.bias, Raw: j.logprobs && !j.p.sampledLog, Top: j.top, Adapter: j.adapter, MinVersion: j.minimum, Priority: j.p.priority,
 	}
-	req.Sampling.Seed += uint64(choice) // choices of one seed differ, and are the same next time
+	// Choices of one seed differ, and are the same next time. The odd constant
+	// keeps them apart from those of the seeds beside it.
+	req.Sampling.Seed += uint64(choice) * 0x9E3779B97F4A7C15
 	if req.MaxNew == 0 {
-		req.MaxNew = limit - len(j.prompt)
+		req.MaxNew = h.cfg.Engine.MaxLen() - len(j.prompt)
 	}
 	if j.stopEOS {
 		req.Stop = append(append([]int32(nil), j.p.stopIDs...), h.stop...)
 	}
+	req.Constraint = j.p.restrict(req.Stop)
 	if j.guide != nil {
 		c, err := j.guide()
 		if err != nil {
@@ -76,29 +78,75 @@ func (h *Handler) finish(j *job, g rollout.Generation) (reason string, stop any)
 	return "stop", nil
 }
 
+// answer names one choice of one job.
+type answer struct{ job, choice int }
+
+// plan lists the answers of all jobs, having checked that each can be made.
+func (h *Handler) plan(jobs []*job) ([]answer, error) {
+	limit := h.cfg.Engine.MaxLen()
+	var todo []answer
+	for i, j := range jobs {
+		switch n := len(j.prompt); {
+		case n >= limit:
+			return nil, tooLong(j.param, "the prompt has %d tokens and the context limit is %d: shorten it", n, limit)
+		case n+j.p.maxNew > limit:
+			return nil, tooLong(j.param, "a prompt of %d tokens and %d new ones, limit %d: shorten the prompt or ask for fewer", n, j.p.maxNew, limit)
+		}
+		for k := range j.p.n {
+			todo = append(todo, answer{i, k})
+		}
+	}
+	if len(todo) > maxAnswers {
+		return nil, badRequest("n", "%d prompts with n choices each make %d answers, at most %d are given to one request", len(jobs), len(todo), maxAnswers)
+	}
+	return todo, nil
+}
+
+func tooLong(param, format string, args ...any) *Error {
+	e := badRequest(param, format, args...)
+	e.Code = ptr("context_length_exceeded")
+	return e
+}
+
+// share is how many answers of one request are with the engine at once: enough
+// to fill it, while other clients' requests keep a place in its queue.
+func (h *Handler) share() int { return 2 * h.cfg.Engine.Slots() }
+
 // runAll generates the choices of every job side by side: result[i][k] is
 // choice k of job i. The first failure cancels the rest.
 func (h *Handler) runAll(ctx context.Context, jobs []*job) ([][]rollout.Generation, error) {
+	todo, err := h.plan(jobs)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	out := make([][]rollout.Generation, len(jobs))
-	var wg sync.WaitGroup
 	for i, j := range jobs {
 		out[i] = make([]rollout.Generation, j.p.n)
-		for k := range j.p.n {
-			req, err := h.request(j, k)
-			if err != nil {
-				cancel(err)
-				break
-			}
-			wg.Go(func() {
-				g, err := h.cfg.Engine.Generate(ctx, req)
-				if err != nil {
-					cancel(err)
-				}
-				out[i][k] = g
-			})
+	}
+	var next atomic.Int64
+	one := func() bool {
+		n := int(next.Add(1)) - 1
+		if n >= len(todo) || ctx.Err() != nil {
+			return false
 		}
+		a := todo[n]
+		req, err := h.request(jobs[a.job], a.choice)
+		if err == nil {
+			out[a.job][a.choice], err = h.cfg.Engine.Generate(ctx, req)
+		}
+		if err != nil {
+			cancel(err)
+		}
+		return err == nil
+	}
+	var wg sync.WaitGroup
+	for range min(len(todo), h.share()) {
+		wg.Go(func() {
+			for one() {
+			}
+		})
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
@@ -125,61 +173,50 @@ func (h *Handler) runScored(ctx context.Context, jobs []*job) ([][]rollout.Gener
 
 // event is a piece of one choice of a stream: a delta, or its end.
 type event struct {
-	job, choice int
-	delta       rollout.Delta
-	end         *rollout.Generation
-	err         error
+	answer
+	delta rollout.Delta
+	end   *rollout.Generation
+	err   error
 }
 
-// streamAll starts all choices and calls f with their pieces, one at a time.
+// streamAll generates all choices and calls f with their pieces, one at a time.
 // It returns when all have ended, f failed, or one choice did; nothing runs on
 // after it. Errors before the first piece can still become an HTTP status.
 func (h *Handler) streamAll(ctx context.Context, jobs []*job, f func(event) error) error {
+	todo, err := h.plan(jobs)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	events := make(chan event)
-	send := func(e event) bool {
-		select {
-		case events <- e:
-			return true
-		case <-ctx.Done():
-			return false
+	start := func() error {
+		a := todo[0]
+		todo = todo[1:]
+		req, err := h.request(jobs[a.job], a.choice)
+		if err != nil {
+			return err
 		}
+		s, err := h.cfg.Engine.Stream(ctx, req)
+		if err != nil {
+			return err
+		}
+		wg.Go(func() { follow(ctx, a, s, events) })
+		return nil
 	}
 	running := 0
-	for i, j := range jobs {
-		for k := range j.p.n {
-			req, err := h.request(j, k)
-			if err != nil {
-				return err
-			}
-			s, err := h.cfg.Engine.Stream(ctx, req)
-			if err != nil {
+	for {
+		for len(todo) > 0 && running < h.share() {
+			if err := start(); err != nil {
 				return err
 			}
 			running++
-			wg.Go(func() {
-				defer s.Close()
-				for {
-					d, err := s.Next(ctx)
-					switch {
-					case errors.Is(err, io.EOF):
-						g := s.Generation()
-						send(event{job: i, choice: k, end: &g})
-						return
-					case err != nil:
-						send(event{job: i, choice: k, err: err})
-						return
-					case !send(event{job: i, choice: k, delta: d}):
-						return
-					}
-				}
-			})
 		}
-	}
-	for running > 0 {
+		if running == 0 {
+			return nil
+		}
 		select {
 		case e := <-events:
 			if e.err != nil {
@@ -195,7 +232,26 @@ func (h *Handler) streamAll(ctx context.Context, jobs []*job, f func(event) erro
 			return context.Cause(ctx)
 		}
 	}
-	return nil
+}
+
+// follow passes on the pieces of one choice until it ends.
+func follow(ctx context.Context, a answer, s *rollout.Stream, events chan<- event) {
+	defer s.Close()
+	for ended := false; !ended; {
+		e := event{answer: a}
+		var err error
+		if e.delta, err = s.Next(ctx); errors.Is(err, io.EOF) {
+			g := s.Generation()
+			e.end, ended = &g, true
+		} else if err != nil {
+			e.err, ended = err, true
+		}
+		select {
+		case events <- e:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // versions are a generation's policy versions as the API shows them.

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -22,11 +21,11 @@ type sse struct {
 func newSSE(w http.ResponseWriter) *sse { return &sse{w: w, c: http.NewResponseController(w)} }
 
 func (s *sse) send(v any) error {
-	data, err := json.Marshal(v)
+	data, err := encode(v)
 	if err != nil {
-		return fmt.Errorf("encode event: %w", err)
+		return err
 	}
-	return s.raw(data)
+	return s.raw(bytes.TrimSuffix(data, []byte("\n")))
 }
 
 func (s *sse) raw(data []byte) error {

@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -34,8 +35,8 @@ func (h *Handler) viewOf(prompt string, tools, skip bool) *turnView {
 
 // message gives a whole turn. A malformed call is content, as it was written:
 // the client sees what the model did.
-func (v *turnView) message(text string) Message {
-	f := v.feed()
+func (v *turnView) message(text string, parallel bool) Message {
+	f := v.feed(parallel)
 	m := f.push(text, true)
 	m.Role = "assistant"
 	for i := range m.ToolCalls {
@@ -57,6 +58,7 @@ type turnFeed struct {
 	state feedState
 	after bool // a thought or a call came before: white space in between is dropped
 	calls int
+	most  int // calls passed on
 }
 
 type feedState uint8
@@ -67,8 +69,13 @@ const (
 	inCalls // until the end of the turn
 )
 
-func (v *turnView) feed() *turnFeed {
-	f := &turnFeed{v: v}
+// feed starts a turn. Without parallel only its first call is passed on, as in
+// vLLM; the token ids tell of all.
+func (v *turnView) feed(parallel bool) *turnFeed {
+	f := &turnFeed{v: v, most: math.MaxInt}
+	if !parallel {
+		f.most = 1
+	}
 	if v.inThought {
 		f.state = inThought
 	}
@@ -163,6 +170,9 @@ func (f *turnFeed) finish(m *Message, content *strings.Builder) {
 			m.Reasoning += p.Text
 		case p.Kind == rollout.PartCall && p.Err == nil:
 			i := f.calls
+			if i == f.most {
+				continue
+			}
 			f.calls++
 			m.ToolCalls = append(m.ToolCalls, ToolCall{Index: &i, ID: callID(), Type: "function", Function: CalledAction{Name: p.Call.Name, Arguments: string(p.Call.Arguments)}})
 		default:

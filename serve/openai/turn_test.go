@@ -44,7 +44,7 @@ func TestTurnParts(t *testing.T) {
 			if c.tools {
 				v.format = hermes(t)
 			}
-			m := v.message(c.text)
+			m := v.message(c.text, true)
 			content := ""
 			if m.Content != nil {
 				content = *m.Content
@@ -71,8 +71,8 @@ func TestTurnFeedIgnoresCuts(t *testing.T) {
 		if rapid.Bool().Draw(rt, "tools") {
 			v.format = hermes(t)
 		}
-		want := v.message(text)
-		f := v.feed()
+		want := v.message(text, true)
+		f := v.feed(true)
 		var got Message
 		content := ""
 		add := func(m Message) {

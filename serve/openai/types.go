@@ -24,12 +24,16 @@ type Common struct {
 	Stop             Strings            `json:"stop"`
 	StopTokenIDs     []int32            `json:"stop_token_ids"`
 	IgnoreEOS        bool               `json:"ignore_eos"`
+	MinTokens        *int               `json:"min_tokens"` // before an end of sequence or a stop token id may come
+	AllowedTokenIDs  []int32            `json:"allowed_token_ids"`
 	IncludeStop      bool               `json:"include_stop_str_in_output"`
 	SkipSpecial      *bool              `json:"skip_special_tokens"` // default true
 	Stream           bool               `json:"stream"`
 	StreamOptions    *StreamOptions     `json:"stream_options"`
 	ReturnTokenIDs   bool               `json:"return_token_ids"`
-	LogprobsMode     string             `json:"logprobs_mode"` // "raw" (default) or "sampled"
+	TokensAsIDs      bool               `json:"return_tokens_as_token_ids"` // tokens of logprobs as "token_id:7"
+	Priority         *int               `json:"priority"`                   // vLLM's: lower ones go first
+	LogprobsMode     string             `json:"logprobs_mode"`              // "raw" (default) or "sampled"
 	StructuredOutput *Structured        `json:"structured_outputs"`
 	GuidedJSON       json.RawMessage    `json:"guided_json"`
 	GuidedRegex      string             `json:"guided_regex"`
@@ -54,12 +58,26 @@ type StreamOptions struct {
 	Obfuscation *bool `json:"include_obfuscation"`
 }
 
+// UnmarshalJSON refuses options that are not known.
+func (o *StreamOptions) UnmarshalJSON(data []byte) error {
+	type plain StreamOptions
+	return strictly(data, "stream_options", (*plain)(o))
+}
+
 // Structured is vLLM's structured_outputs; exactly one field is set.
 type Structured struct {
-	JSON    json.RawMessage `json:"json"`
-	Regex   string          `json:"regex"`
-	Choice  []string        `json:"choice"`
-	Grammar string          `json:"grammar"`
+	JSON       json.RawMessage `json:"json"`
+	JSONObject bool            `json:"json_object"`
+	Regex      string          `json:"regex"`
+	Choice     []string        `json:"choice"`
+	Grammar    string          `json:"grammar"`
+}
+
+// UnmarshalJSON refuses forms that are not known: a form that is not read would
+// leave the answer free.
+func (s *Structured) UnmarshalJSON(data []byte) error {
+	type plain Structured
+	return strictly(data, "structured_outputs", (*plain)(s))
 }
 
 // ChatRequest is the body of POST /v1/chat/completions.
@@ -74,6 +92,8 @@ type ChatRequest struct {
 	Logprobs            bool            `json:"logprobs"`
 	TopLogprobs         *int            `json:"top_logprobs"`
 	AddGenerationPrompt *bool           `json:"add_generation_prompt"` // default true
+	AddSpecialTokens    bool            `json:"add_special_tokens"`    // the template brings its own
+	ReasoningEffort     string          `json:"reasoning_effort"`      // for templates that read it
 	TemplateKwargs      map[string]any  `json:"chat_template_kwargs"`
 }
 
@@ -181,6 +201,7 @@ func (p *Prompts) UnmarshalJSON(data []byte) error {
 	var s string
 	var ids []int32
 	switch {
+	case bytes.Equal(data, []byte("null")):
 	case json.Unmarshal(data, &s) == nil:
 		p.Texts = []string{s}
 	case json.Unmarshal(data, &ids) == nil:
@@ -205,6 +226,9 @@ type Strings []string
 // UnmarshalJSON reads either form.
 func (s *Strings) UnmarshalJSON(data []byte) error {
 	var one string
+	if bytes.Equal(data, []byte("null")) {
+		return nil
+	}
 	if json.Unmarshal(data, &one) == nil {
 		*s = Strings{one}
 		return nil
