@@ -31,7 +31,12 @@ type Config struct {
 	// to it the garbage collector works harder. 0 leaves Go's default.
 	MemoryLimitMB int `yaml:"memory_limit_mb"`
 
+	// StartAdapter is the folder of an adapter in PEFT's format to start from; ""
+	// starts from a fresh one. Its shape must be lora's.
+	StartAdapter string `yaml:"start_adapter,omitempty"`
+
 	Task     TaskConfig       `yaml:"task"`
+	Data     DataConfig       `yaml:"data"`
 	LoRA     model.LoRAConfig `yaml:"lora"`
 	Training learner.Config   `yaml:"training"`
 	Warmup   WarmupConfig     `yaml:"warmup"`
@@ -104,6 +109,7 @@ func DefaultConfig() Config {
 	return Config{
 		Run: "run", Model: EmbeddedTiny, Backend: "go", Dtype: "f32",
 		Task:     TaskConfig{Name: "store"},
+		Data:     defaultData(),
 		LoRA:     model.LoRAConfig{Rank: 16, Alpha: 32, Targets: slices.Clone(model.Projections)},
 		Training: learner.DefaultConfig(),
 		Warmup:   WarmupConfig{Epochs: 1, LearningRate: 2e-4, BatchTokens: 4096},
@@ -147,19 +153,12 @@ func (c Config) Validate() error {
 	if c.MemoryLimitMB < 0 {
 		bad("memory_limit_mb", c.MemoryLimitMB, "use 0 for no limit")
 	}
-	if c.LoRA.Rank < 1 {
-		bad("lora.rank", c.LoRA.Rank, "use a rank of at least 1")
+	if err := c.LoRA.Validate(); err != nil {
+		errs = append(errs, within("lora", trimRoom(err))...)
 	}
-	if c.LoRA.Alpha <= 0 {
-		bad("lora.alpha", c.LoRA.Alpha, "use a positive alpha, commonly twice the rank")
-	}
-	if len(c.LoRA.Targets) == 0 {
-		bad("lora.targets", "[]", "name at least one of "+strings.Join(model.Projections, ", "))
-	}
-	for _, t := range c.LoRA.Targets {
-		if !slices.Contains(model.Projections, t) {
-			bad("lora.targets", fmt.Sprintf("%q", t), "choose among "+strings.Join(model.Projections, ", "))
-		}
+	errs = append(errs, c.validateData(bad)...)
+	if c.StartAdapter != "" && c.Warmup.Examples > 0 {
+		bad("start_adapter", c.StartAdapter, "a warm-up makes the start adapter: set warmup.examples to 0 or leave it out")
 	}
 	if c.Warmup.Examples < 0 {
 		bad("warmup.examples", c.Warmup.Examples, "use 0 to leave the warm-up out")

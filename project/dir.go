@@ -17,6 +17,7 @@ import (
 const (
 	kindLocal   = "single-process"
 	kindCluster = "local-cluster"
+	kindRows    = "rows"
 )
 
 // layout is what a run folder says about itself (layout.json), so that it is
@@ -28,8 +29,11 @@ type layout struct {
 }
 
 func (l layout) String() string {
-	if l.Kind == kindLocal {
+	switch l.Kind {
+	case kindLocal:
 		return fmt.Sprintf("run %q in a single process", l.Run)
+	case kindRows:
+		return fmt.Sprintf("run %q, trained on files", l.Run)
 	}
 	return fmt.Sprintf("run %q as a local cluster of %d replay nodes", l.Run, l.Replay)
 }

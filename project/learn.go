@@ -17,7 +17,7 @@ import (
 // identity binds checkpoints to what they were trained from and on.
 func (p *parts) identity(run string) learner.Identity {
 	return learner.Identity{
-		Run: run, Base: p.model.Digest, LoRA: p.cfg.LoRA,
+		Run: run, Base: p.model.Digest, LoRA: p.lora(),
 		Dataset: learner.Dataset{Name: p.source.Name(), Digest: task.Identity(p.source)},
 	}
 }
@@ -55,6 +55,15 @@ func (p *parts) ensureRun(ctx context.Context, st replay.Store, dir string, log 
 			return fmt.Errorf("project: warm-up: %w", err)
 		}
 	}
+	if p.cfg.StartAdapter != "" {
+		a, err := startOf(p.cfg, p.model, false)
+		if err != nil {
+			return err
+		}
+		if spec.StartAdapter, err = st.PutBlob(ctx, a.Encode()); err != nil {
+			return fmt.Errorf("project: storing the start adapter: %w", err)
+		}
+	}
 	if err := st.CreateRun(ctx, spec); err != nil {
 		return fmt.Errorf("project: creating run %s: %w", p.cfg.Run, err)
 	}
@@ -87,7 +96,7 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 	if err != nil {
 		return err
 	}
-	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: p.cfg.LoRA})
+	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: p.lora()})
 	if err != nil {
 		return err
 	}

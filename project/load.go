@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/skein-rl/skein/learner"
 )
 
 // aliases are names that other systems use for a key of ours, within the named
@@ -80,8 +82,14 @@ func parse(text []byte, sets []string) (Config, []string, error) {
 			notes = append(notes, note)
 		}
 	}
+	simplify(root)
 	problems := checkTree(root, reflect.TypeFor[Config](), "")
 	cfg := DefaultConfig()
+	if a := lookup(root, "training"); a != nil && a.Kind == yaml.MappingNode {
+		if name := lookup(a, "algorithm"); name != nil {
+			cfg.Training = learner.DefaultConfigOf(name.Value)
+		}
+	}
 	if err := root.Decode(&cfg); err != nil {
 		problems = append(problems, err)
 	}
@@ -89,6 +97,38 @@ func parse(text []byte, sets []string) (Config, []string, error) {
 		return Config{}, notes, err
 	}
 	return cfg, notes, nil
+}
+
+// simplify reads two short forms: a path where data.train and data.eval have a
+// list of sources, and a list where training.loss_type has names joined by "+".
+func simplify(root *yaml.Node) {
+	if d := lookup(root, "data"); d != nil && d.Kind == yaml.MappingNode {
+		for _, key := range []string{"train", "eval"} {
+			n := lookup(d, key)
+			if n == nil {
+				continue
+			}
+			if n.Kind == yaml.ScalarNode && n.Tag == "!!str" {
+				path := *n
+				*n = yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Content: []*yaml.Node{&path}}
+			}
+			for i, item := range n.Content {
+				if n.Kind == yaml.SequenceNode && item.Kind == yaml.ScalarNode {
+					key := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "path"}
+					n.Content[i] = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{key, item}}
+				}
+			}
+		}
+	}
+	if t := lookup(root, "training"); t != nil && t.Kind == yaml.MappingNode {
+		if n := lookup(t, "loss_type"); n != nil && n.Kind == yaml.SequenceNode {
+			var names []string
+			for _, item := range n.Content {
+				names = append(names, item.Value)
+			}
+			*n = yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: strings.Join(names, "+")}
+		}
+	}
 }
 
 // set applies "a.b.c=value" (value in YAML) to a mapping tree. An alias is

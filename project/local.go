@@ -34,6 +34,9 @@ type LocalOptions struct {
 // same call goes on from there.
 func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) {
 	began := time.Now()
+	if err := onRollouts(c); err != nil {
+		return Summary{}, err
+	}
 	mine := layout{Kind: kindLocal, Run: c.Run, Replay: 1}
 	if err := checkDir(opt.Dir, mine); err != nil {
 		return Summary{}, err
@@ -82,6 +85,14 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 	}
 	runErr := playRoles(ctx, p, st, opt)
 	return conclude(ctx, st, c, opt.Dir, began, func() float64 { return peakRSSMB(os.Getpid()) }, runErr)
+}
+
+// onRollouts refuses an algorithm that trains on files, where roles are played.
+func onRollouts(c Config) error {
+	if c.Training.Offline() {
+		return fmt.Errorf("project: training.algorithm %s trains on files, in one process: use skein train %s", c.Training.Algorithm, c.Training.Algorithm)
+	}
+	return nil
 }
 
 // prepareLocal makes the run exist. During a warm-up a worker of this process

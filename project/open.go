@@ -97,5 +97,8 @@ func openParts(c Config, log *slog.Logger) (*parts, error) {
 	return p, nil
 }
 
+// lora is the adapter's shape with targets named for the model.
+func (p *parts) lora() model.LoRAConfig { return p.cfg.LoRA.Resolve(p.model.Config) }
+
 // Close frees the device.
 func (p *parts) Close() error { return p.backend.Close() }

@@ -115,7 +115,11 @@ func flat(c Config) (map[string]string, error) {
 			}
 		case yaml.SequenceNode:
 			var parts []string
-			for _, e := range n.Content {
+			for i, e := range n.Content {
+				if e.Kind != yaml.ScalarNode {
+					walk(e, fmt.Sprintf("%s[%d]", path, i))
+					continue
+				}
 				parts = append(parts, e.Value)
 			}
 			out[path] = "[" + strings.Join(parts, ", ") + "]"

@@ -48,6 +48,9 @@ func OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	if l.Kind == kindRows {
+		return nil, fmt.Errorf("project: %s holds %s: it has no store; see its metrics.jsonl and summary.json", o.Dir, l)
+	}
 	if l.Kind == kindLocal {
 		return openLocalStore(ctx, o)
 	}

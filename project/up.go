@@ -49,7 +49,7 @@ func (o UpOptions) Validate() error {
 // the processes in order. The same call goes on where it stopped.
 func Up(ctx context.Context, c Config, o UpOptions) (Summary, error) {
 	began := time.Now()
-	if err := o.Validate(); err != nil {
+	if err := errors.Join(o.Validate(), onRollouts(c)); err != nil {
 		return Summary{}, err
 	}
 	u, err := newFleet(ctx, c, o)

@@ -154,7 +154,7 @@ func (p *parts) warmUp(ctx context.Context, demos []*eventlog.Log, dir string, l
 	if err != nil {
 		return nil, err
 	}
-	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: p.cfg.LoRA})
+	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: p.lora()})
 	if err != nil {
 		return nil, err
 	}

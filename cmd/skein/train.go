@@ -2,59 +2,144 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/skein-rl/skein/learner"
 	"github.com/skein-rl/skein/project"
 )
 
+// trainFlags are those of skein train and of its algorithms.
+type trainFlags struct {
+	config, dir, metrics string
+	sets                 []string
+	dry                  bool
+}
+
+func (f *trainFlags) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.config, "config", "", "configuration file (YAML onto the defaults)")
+	cmd.Flags().StringVar(&f.dir, "dir", "", "folder of the run (default runs/RUN)")
+	cmd.Flags().StringArrayVar(&f.sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
+	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on HOST:PORT (port 0: any free one, written to DIR/metrics-addr)")
+	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "print the resolved configuration, the memory plan and what a step costs, and stop")
+}
+
 func newTrain(g *globals) *cobra.Command {
-	var config, dir, metrics string
-	var sets []string
-	var dry bool
+	var f trainFlags
 	cmd := &cobra.Command{
-		Use:   "train",
+		Use:   "train [ALGORITHM]",
 		Short: "Run a training configuration in one process",
-		Long: `train plays every role of a run in this process. Started again with the same
---dir it continues where it stopped, with the same next batch. For separate
-processes see skein up; for several machines see skein node.`,
+		Long: `train runs a configuration in this process: for algorithms on rollouts it plays
+every role; algorithms on rows read files of data.train. The algorithm is the
+configuration's, or the one named (see skein train ALGORITHM --help). Started
+again with the same --dir it continues where it stopped, with the same next
+batch. For separate processes see skein up; for several machines see skein node.`,
 		Example: `  skein train --config recipes/store-grpo.yaml
   skein train --config recipes/store-grpo.yaml --set training.learning_rate=2e-4 --set training.loss_type=dapo --dir runs/mine
+  skein train dpo --config recipes/store-dpo.yaml
   skein train --config recipes/store-grpo.yaml --dry-run`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, notes, err := project.Load(config, sets)
-			if err != nil {
-				return err
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown algorithm %q; use one of %s", args[0], strings.Join(learner.Algorithms(), ", "))
 			}
-			printNotes(notes)
-			if dry {
-				return printConfig(g, cfg)
-			}
-			if config == "" {
-				fmt.Fprintf(os.Stderr, "note: no --config: training %s on task %s with the defaults\n", cfg.Model, cfg.Task.Name)
-			}
-			if dir == "" {
-				dir = filepath.Join("runs", cfg.Run)
-			}
-			return runLocal(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir, Metrics: metrics})
+			return nil
 		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, g, "") },
 	}
-	cmd.Flags().StringVar(&config, "config", "", "configuration file (YAML onto the defaults)")
-	cmd.Flags().StringVar(&dir, "dir", "", "folder of the run (default runs/RUN)")
-	cmd.Flags().StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
-	cmd.Flags().StringVar(&metrics, "metrics", "", "serve Prometheus metrics on HOST:PORT (port 0: any free one, written to DIR/metrics-addr)")
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "print the resolved configuration and stop")
+	f.flags(cmd)
+	for _, algorithm := range learner.Algorithms() {
+		cmd.AddCommand(newAlgorithm(g, algorithm))
+	}
 	return cmd
 }
 
-// printConfig prints a resolved configuration: YAML, or one line of JSON.
-func printConfig(g *globals, cfg project.Config) error {
+// about says what an algorithm does and which columns it reads.
+var about = map[string][2]string{
+	"grpo":   {"Group-relative policy optimisation on rollouts", ""},
+	"ppo":    {"Proximal policy optimisation with a critic, on rollouts", ""},
+	"rloo":   {"REINFORCE leave-one-out on rollouts", ""},
+	"sft":    {"Supervised fine-tuning on demonstrations", "text; or prompt, completion; or messages (and tools); or prompt, completions, labels"},
+	"dpo":    {"Direct preference optimisation on pairs", "prompt, chosen, rejected; or chosen, rejected with a common beginning"},
+	"kto":    {"Kahneman-Tversky optimisation on verdicts", "prompt, completion, label; or pairs; or prompt, completions, labels"},
+	"bco":    {"Binary classifier optimisation on verdicts", "prompt, completion, label; or pairs; or prompt, completions, labels"},
+	"reward": {"Bradley-Terry reward model on pairs", "prompt, chosen, rejected; or chosen, rejected with a common beginning"},
+}
+
+func newAlgorithm(g *globals, algorithm string) *cobra.Command {
+	var f trainFlags
+	offline := learner.DefaultConfigOf(algorithm).Offline()
+	text := about[algorithm]
+	cmd := &cobra.Command{Use: algorithm, Short: text[0], Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, g, algorithm) }}
+	if !offline {
+		cmd.Long = text[0] + ". The task, its tools and rewards are the configuration's."
+		cmd.Example = fmt.Sprintf("  skein train %[1]s --config recipes/store-%[1]s.yaml\n  skein train %[1]s --config run.yaml --set training.learning_rate=1e-5 --dry-run", algorithm)
+	} else {
+		cmd.Long = fmt.Sprintf(`%s, from files (.jsonl, .ndjson, also .gz or .zst, or
+.parquet). Columns: %s.
+Text may be a list of messages everywhere; columns weight (of the row) and
+margin are read where they stand. The run's folder gets checkpoints,
+metrics.jsonl, summary.json and the final adapter in PEFT's format.`, text[0], text[1])
+		cmd.Example = fmt.Sprintf(`  skein train %[1]s --config recipes/store-%[1]s.yaml
+  skein train %[1]s --data rows.jsonl --set training.learning_rate=1e-4 --dir runs/mine
+  skein train %[1]s --data 'data/*.parquet' --set data.columns='{prompt: question}' --set data.eval_split=0.1 --dry-run
+  skein train %[1]s --data rows.jsonl --set start_adapter=runs/sft/adapter`, algorithm)
+		var paths []string
+		cmd.Flags().StringArrayVar(&paths, "data", nil, "file or pattern to train on, instead of the configuration's data.train (repeatable)")
+		cmd.PreRunE = func(*cobra.Command, []string) error {
+			if len(paths) == 0 {
+				return nil
+			}
+			list, err := json.Marshal(paths)
+			f.sets = append([]string{"data.train=" + string(list)}, f.sets...)
+			return err
+		}
+	}
+	f.flags(cmd)
+	return cmd
+}
+
+// run loads the configuration and trains, or prints what that would take.
+func (f *trainFlags) run(cmd *cobra.Command, g *globals, algorithm string) error {
+	sets := f.sets
+	if algorithm != "" {
+		sets = append([]string{"training.algorithm=" + algorithm}, sets...)
+	}
+	cfg, notes, err := project.Load(f.config, sets)
+	if err != nil {
+		return err
+	}
+	printNotes(notes)
+	if f.dry {
+		plan, err := project.MakePlan(cmd.Context(), cfg, g.logger())
+		if err != nil {
+			return err
+		}
+		return printPlan(g, cfg, plan)
+	}
+	if f.config == "" && !cfg.Training.Offline() {
+		fmt.Fprintf(os.Stderr, "note: no --config: training %s on task %s with the defaults\n", cfg.Model, cfg.Task.Name)
+	}
+	dir := f.dir
+	if dir == "" {
+		dir = filepath.Join("runs", cfg.Run)
+	}
+	if cfg.Training.Offline() {
+		return runRows(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir})
+	}
+	return runLocal(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir, Metrics: f.metrics})
+}
+
+// printPlan prints a configuration with its plan: YAML with the plan in
+// comments, or one line of JSON with the key "plan" beside the configuration's.
+func printPlan(g *globals, cfg project.Config, plan project.Plan) error {
 	text, err := cfg.YAML()
 	if err != nil {
 		return err
@@ -63,7 +148,33 @@ func printConfig(g *globals, cfg project.Config) error {
 	if err := yaml.Unmarshal(text, &tree); err != nil {
 		return err
 	}
-	return g.result(tree, func() { fmt.Print(string(text)) })
+	tree["plan"] = plan
+	return g.result(tree, func() {
+		fmt.Print(string(text))
+		for line := range strings.Lines(plan.String()) {
+			fmt.Print("# " + line)
+		}
+	})
+}
+
+// runRows trains on files and prints the outcome.
+func runRows(ctx context.Context, g *globals, cfg project.Config, opt project.LocalOptions) error {
+	opt.Log, opt.Progress = g.logger(), os.Stderr
+	sum, err := project.TrainRows(ctx, cfg, opt)
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintf(os.Stderr, "stopped after step %d; the same command with --dir %s goes on from there\n", sum.Steps, opt.Dir)
+		if g.json {
+			err = errors.Join(err, g.result(sum, nil))
+		}
+		return errors.Join(errReported, err)
+	}
+	if err != nil {
+		return err
+	}
+	return g.result(sum, func() {
+		fmt.Print("\n", sum.Table())
+		fmt.Printf("  adapter: %s\n", sum.Adapter)
+	})
 }
 
 // runLocal runs a configuration in this process and prints its outcome.

@@ -1,0 +1,104 @@
+package project
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/skein-rl/skein/learner"
+	"github.com/skein-rl/skein/learner/data"
+	"github.com/skein-rl/skein/model"
+)
+
+// Plan is what a training would take, found out without training.
+type Plan struct {
+	Algorithm string `json:"algorithm"`
+	Steps     uint64 `json:"steps"`
+	// StepTokens are computed in the largest step, MicroTokens at once; prompts
+	// that are shared count once. For rollouts they are upper bounds.
+	StepTokens  int `json:"step_tokens"`
+	MicroTokens int `json:"micro_tokens"`
+	// Params are the base's, Trained the adapter's.
+	Params  int64 `json:"params"`
+	Trained int   `json:"trained_params"`
+	// Memory in bytes on the training device; Host of optimizer, checkpoints in
+	// flight and rows.
+	Memory model.Memory `json:"memory"`
+	Host   int64        `json:"host"`
+	// FLOPs of the largest step: 2 a parameter and token forward, 2 again to
+	// recompute, 2 to differentiate (frozen weights need no gradient), 2 for the
+	// reference. Attention's own are left out.
+	FLOPs float64 `json:"flops"`
+	// Checkpoint is the size of one in bytes.
+	Checkpoint int64        `json:"checkpoint"`
+	Data       *data.Counts `json:"data,omitempty"`
+	Report     *data.Report `json:"data_report,omitempty"`
+	EvalRows   int          `json:"eval_rows,omitempty"`
+}
+
+// MakePlan opens the model and, where there are any, the rows.
+func MakePlan(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
+	p := Plan{Algorithm: c.Training.Algorithm}
+	var m *model.Model
+	longest := c.Rollout.MaxLen
+	rows := int64(0)
+	if c.Training.Offline() {
+		r, err := openRows(ctx, c, log)
+		if err != nil {
+			return p, err
+		}
+		m = r.model
+		if p.Steps, p.StepTokens, p.MicroTokens, err = learner.PlanOffline(c.Training, r.train); err != nil {
+			return p, err
+		}
+		counts := r.train.Counts()
+		p.Data, p.Report, longest = &counts, &r.report, counts.Longest
+		rows = 8 * int64(counts.Tokens)
+		if r.eval != nil {
+			p.EvalRows = r.eval.Len()
+		}
+	} else {
+		var err error
+		if m, err = OpenModel(c.Model); err != nil {
+			return p, err
+		}
+		p.Steps = uint64(c.Training.MaxSteps)
+		p.StepTokens = c.Training.GroupsPerStep * c.Training.NumGenerations * c.Rollout.MaxLen
+		p.MicroTokens = min(p.StepTokens, max(c.Training.TokenBudget, c.Rollout.MaxLen))
+	}
+	lora := c.LoRA.Resolve(m.Config)
+	layout, err := model.TrainerConfig{LoRA: lora, Value: c.Training.Algorithm == learner.Reward}.Layout(m.Config)
+	if err != nil {
+		return p, err
+	}
+	p.Params, p.Trained = m.Config.NumParams(), layout.Size()
+	if p.Memory, err = m.Config.TrainingMemory(lora, (p.MicroTokens+longest-1)/max(longest, 1), longest); err != nil {
+		return p, err
+	}
+	// parameters, start, two moments and a copy of each while a step is made
+	p.Host = 4*7*int64(p.Trained) + rows
+	p.Checkpoint = 16 * int64(p.Trained)
+	per := 6.
+	if c.Training.Beta != 0 {
+		per += 2
+	}
+	p.FLOPs = per * float64(p.Params) * float64(p.StepTokens)
+	return p, nil
+}
+
+// String is the plan for people, a line each.
+func (p Plan) String() string {
+	const mib = 1 << 20
+	var b strings.Builder
+	if d := p.Data; d != nil {
+		fmt.Fprintf(&b, "data: %d rows, %d tokens, %d trained, longest %d; %d read, %d bad, %d too long, %d truncated; %d rows to evaluate\n",
+			d.Rows, d.Tokens, d.Trained, d.Longest, p.Report.Read, p.Report.Bad, p.Report.TooLong, p.Report.Truncated, p.EvalRows)
+	}
+	fmt.Fprintf(&b, "steps: %d of up to %d tokens, %d at once\n", p.Steps, p.StepTokens, p.MicroTokens)
+	fmt.Fprintf(&b, "trained: %d of %d parameters\n", p.Trained, p.Params+int64(p.Trained))
+	fmt.Fprintf(&b, "memory: %d MiB (weights %d, adapter %d, activations %d) and %d MiB for optimizer and rows\n",
+		p.Memory.Total()/mib, p.Memory.Weights/mib, p.Memory.Adapter/mib, p.Memory.Activations/mib, p.Host/mib)
+	fmt.Fprintf(&b, "a step: up to %.3g GFLOP; a checkpoint: %.1f MiB\n", p.FLOPs/1e9, float64(p.Checkpoint)/mib)
+	return b.String()
+}

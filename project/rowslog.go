@@ -1,0 +1,192 @@
+package project
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/skein-rl/skein/learner"
+	"github.com/skein-rl/skein/learner/data"
+)
+
+// rowsPoint is a line of metrics.jsonl.
+type rowsPoint struct {
+	Step    uint64             `json:"step"`
+	Epoch   float64            `json:"epoch"`
+	Metrics map[string]float64 `json:"metrics"`
+}
+
+// rowsLog appends to metrics.jsonl.
+type rowsLog struct{ f *os.File }
+
+// openRowsLog keeps the lines up to a step: what a life that was killed wrote
+// after its last checkpoint is computed again.
+func openRowsLog(path string, step uint64) (*rowsLog, error) {
+	points, err := readRowsLog(path)
+	if err != nil {
+		return nil, err
+	}
+	var keep []byte
+	for _, p := range points {
+		if p.Step > step {
+			continue
+		}
+		line, err := json.Marshal(p)
+		if err != nil {
+			return nil, fmt.Errorf("project: %s: %w", path, err)
+		}
+		keep = append(append(keep, line...), '\n')
+	}
+	if err := writeFile(path, keep); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("project: %w", err)
+	}
+	return &rowsLog{f}, nil
+}
+
+func (l *rowsLog) write(p rowsPoint) error {
+	line, err := json.Marshal(p)
+	if err == nil {
+		_, err = l.f.Write(append(line, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("project: writing %s: %w", l.f.Name(), err)
+	}
+	return nil
+}
+
+func (l *rowsLog) step(s learner.OfflineStep) error {
+	return l.write(rowsPoint{s.Step, s.Epoch, s.Metrics})
+}
+
+func (l *rowsLog) eval(e learner.OfflineEval) error {
+	return l.write(rowsPoint{e.Step, e.Epoch, e.Metrics})
+}
+
+func (l *rowsLog) close() error { return l.f.Close() }
+
+// readRowsLog reads the whole lines of a log; a last half line is left out.
+func readRowsLog(path string) ([]rowsPoint, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("project: %w", err)
+	}
+	defer f.Close()
+	var out []rowsPoint
+	in := bufio.NewScanner(f)
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		var p rowsPoint
+		if json.Unmarshal(in.Bytes(), &p) == nil {
+			out = append(out, p)
+		}
+	}
+	return out, in.Err()
+}
+
+// RowsSummary is the outcome of a training on files, as summary.json has it.
+type RowsSummary struct {
+	Run           string      `json:"run"`
+	Algorithm     string      `json:"algorithm"`
+	Model         string      `json:"model"`
+	Backend       string      `json:"backend"`
+	Dataset       string      `json:"dataset"`
+	DatasetDigest string      `json:"dataset_digest"`
+	Data          data.Counts `json:"data"`
+	Report        data.Report `json:"data_report"`
+	EvalRows      int         `json:"eval_rows,omitempty"`
+	Steps         uint64      `json:"steps"`
+	// First and Last are the metrics of the first and last step, EvalFirst and
+	// EvalLast of the first and last evaluation.
+	First         map[string]float64 `json:"first,omitempty"`
+	Last          map[string]float64 `json:"last,omitempty"`
+	EvalFirst     map[string]float64 `json:"eval_first,omitempty"`
+	EvalLast      map[string]float64 `json:"eval_last,omitempty"`
+	Adapter       string             `json:"adapter,omitempty"` // folder, PEFT
+	AdapterDigest string             `json:"adapter_digest,omitempty"`
+	Seconds       float64            `json:"seconds"`
+	PeakRSSMB     float64            `json:"peak_rss_mb"`
+}
+
+// read takes the first and last metrics from the log.
+func (s *RowsSummary) read(path string) error {
+	points, err := readRowsLog(path)
+	for _, p := range points {
+		first, last := &s.First, &s.Last
+		if _, eval := p.Metrics["eval_loss"]; eval {
+			first, last = &s.EvalFirst, &s.EvalLast
+		}
+		if *first == nil {
+			*first = p.Metrics
+		}
+		*last = p.Metrics
+	}
+	return err
+}
+
+// Save writes summary.json into dir.
+func (s RowsSummary) Save(dir string) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("project: encoding the summary: %w", err)
+	}
+	return writeFile(filepath.Join(dir, "summary.json"), append(b, '\n'))
+}
+
+// told are the metrics worth a place in a line and in the table.
+var told = []string{"loss", "rewards/accuracies", "accuracy", "rewards/margins", "margin", "rewards/chosen", "rewards/rejected", "kl", "delta", "entropy", "grad_norm"}
+
+// Table compares the first and last metrics.
+func (s RowsSummary) Table() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  %-28s %10s %10s  %10s\n", "", "first", "last", "change")
+	rows := func(prefix string, first, last map[string]float64) {
+		for _, name := range told {
+			x, ok := first[prefix+name]
+			y, also := last[prefix+name]
+			if ok && also {
+				fmt.Fprintf(&b, "  %-28s %10.4f %10.4f  %+10.4f\n", prefix+name, x, y, y-x)
+			}
+		}
+	}
+	rows("", s.First, s.Last)
+	rows("eval_", s.EvalFirst, s.EvalLast)
+	fmt.Fprintf(&b, "  %d steps of %s on %d rows with %s (%s) in %s, peak memory %.0f MB\n", s.Steps, s.Algorithm, s.Data.Rows, s.Model, s.Backend,
+		time.Duration(s.Seconds*float64(time.Second)).Round(time.Second/10), s.PeakRSSMB)
+	return b.String()
+}
+
+func stepLine(s learner.OfflineStep) string {
+	return fmt.Sprintf("step %4d/%-4d epoch %.2f  %s  %d rows  %s", s.Step, s.Steps, s.Epoch, metricsLine("", s.Metrics), s.Rows, s.Elapsed.Round(time.Second/10))
+}
+
+func evalLine(e learner.OfflineEval) string {
+	return fmt.Sprintf("eval after step %d  %s", e.Step, metricsLine("eval_", e.Metrics))
+}
+
+func metricsLine(prefix string, m map[string]float64) string {
+	var parts []string
+	for _, name := range told {
+		if v, ok := m[prefix+name]; ok {
+			parts = append(parts, fmt.Sprintf("%s %.4f", name, v))
+		}
+	}
+	if len(parts) == 0 {
+		return fmt.Sprint(slices.Sorted(maps.Keys(m)))
+	}
+	return strings.Join(parts, "  ")
+}
