@@ -163,3 +163,70 @@ func TestRealBackendFullSFT(t *testing.T) {
 	require.Less(t, losses[len(losses)-1], losses[0]/3)
 	require.False(t, math.IsNaN(losses[0]))
 }
+
+// realPPO is realLearner with a critic of its own shape over the same base.
+func realPPO(t testing.TB, c Config) (*Learner, model.Backend) {
+	t.Helper()
+	m, b := realBackend(t)
+	lc := model.LoRAConfig{Rank: 2, Alpha: 4, Targets: []string{"q_proj", "v_proj", "down_proj"}}
+	kc := model.LoRAConfig{Rank: 3, Alpha: 6, Targets: []string{"o_proj", "up_proj"}}
+	tr, err := b.NewTrainer(model.TrainerConfig{LoRA: lc})
+	require.NoError(t, err)
+	t.Cleanup(func() { tr.Close() })
+	ktr, err := b.NewTrainer(model.TrainerConfig{LoRA: kc, Value: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { ktr.Close() })
+	a, err := model.NewAdapter(m.Config, lc, m.Digest, 7)
+	require.NoError(t, err)
+	k, err := model.NewAdapter(m.Config, kc, m.Digest, 8)
+	require.NoError(t, err)
+	id := identity()
+	id.LoRA, id.Critic = lc, &kc
+	l, err := NewPPO(c, id, tr, a.Params, Critic{ktr, k.WithScore(m.Config).Flat()})
+	require.NoError(t, err)
+	return l, b
+}
+
+func TestRealBackendPPOLearns(t *testing.T) {
+	c := ppoConfig(4)
+	c.LearningRate, c.Temperature, c.TokenBudget, c.NumMiniBatches, c.NumIterations = .03, .8, 30, 2, 2
+	c.RolloutImportanceSampling = true
+	l, b := realPPO(t, c)
+	ids := []string{"a", "b", "c", "d"}
+	var first, last map[string]float64
+	for i := range 12 {
+		res := step(t, l, decode(t, b, l.Adapter(), l.Version(), c.Temperature, uint64(i), ids...)...)
+		require.LessOrEqual(t, res.Metrics["logprob_gap/same_version_max_abs"], 1e-4, "step %d", i)
+		if i == 0 {
+			require.Zero(t, res.Metrics["objective/kl"])
+			first = res.Metrics
+		}
+		last = res.Metrics
+	}
+	require.Greater(t, last["reward"], first["reward"]+.2)
+	require.InDelta(t, last["value/returns_mean"], last["value/mean"], .2)
+	require.NotEqual(t, make([]float32, 4), l.CriticParams()[len(l.CriticParams())-4:])
+}
+
+func TestRealBackendPPOResumeIsBitIdentical(t *testing.T) {
+	c := ppoConfig(4)
+	c.LearningRate, c.NumIterations, c.NumMiniBatches = .02, 2, 2
+	train := func(l *Learner, b model.Backend, from, to int) {
+		for i := from; i < to; i++ {
+			step(t, l, decode(t, b, l.Adapter(), l.Version(), 1, uint64(i), "a", "b")...)
+		}
+	}
+	straight, b := realPPO(t, c)
+	train(straight, b, 0, 6)
+	first, b := realPPO(t, c)
+	train(first, b, 0, 3)
+	data, err := first.Checkpoint().Encode()
+	require.NoError(t, err)
+	ck, err := DecodeCheckpoint(data)
+	require.NoError(t, err)
+	second, b := realPPO(t, c)
+	require.NoError(t, second.Restore(ck))
+	train(second, b, 3, 6)
+	require.Equal(t, straight.Params(), second.Params())
+	require.Equal(t, straight.CriticParams(), second.CriticParams())
+}

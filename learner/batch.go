@@ -20,7 +20,7 @@ type Episode struct {
 	LogID     string
 	Member    uint32
 	Reward    float64
-	Advantage float64
+	Advantage float64 // of every token; 0 for ppo
 	Truncated bool
 	Tokens    int       // trained tokens; 0 when masked as truncated
 	Sampled   []float64 // the engine's log-probabilities
@@ -120,7 +120,7 @@ func Build(c Config, version uint64, groups []Group) (*Batch, error) {
 		case len(eps) == 0:
 			b.Excluded["group_empty"]++
 			continue
-		case len(eps) == 1:
+		case len(eps) == 1 && c.Algorithm != PPO:
 			b.Excluded["group_of_one"]++ // nothing to compare it with
 			continue
 		case c.ConstantGroups == DropConstant && constant(rows):
@@ -157,7 +157,10 @@ func (b *Batch) advantages(c Config, samples []advantage.Sample) error {
 		return err
 	}
 	for i := range b.Episodes {
-		b.Episodes[i].Advantage, b.Episodes[i].Reward = res.Advantages[i], res.Rewards[i]
+		b.Episodes[i].Reward = res.Rewards[i]
+		if c.Algorithm != PPO { // whose are of tokens, from values
+			b.Episodes[i].Advantage = res.Advantages[i]
+		}
 	}
 	b.Groups = len(res.Groups)
 	for _, id := range slices.Sorted(maps.Keys(res.Groups)) {
@@ -165,7 +168,9 @@ func (b *Batch) advantages(c Config, samples []advantage.Sample) error {
 		if g.Constant {
 			b.Constant++
 		}
-		b.RewardStd += g.Std / float64(b.Groups)
+		if g.Scored > 1 {
+			b.RewardStd += g.Std / float64(b.Groups)
+		}
 	}
 	for _, r := range res.Rewards {
 		b.RewardMean += r / float64(len(res.Rewards))

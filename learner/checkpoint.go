@@ -33,6 +33,8 @@ type Checkpoint struct {
 	Cursor  uint64 `json:"cursor"` // offline: rows of this epoch consumed
 	// BCO is bco's running reward shift.
 	BCO *preference.BCOState `json:"bco,omitempty"`
+	// Critic is ppo's.
+	Critic *CriticState `json:"critic_state,omitempty"`
 
 	Params []float32 `json:"-"`
 	M      []float32 `json:"-"`
@@ -45,13 +47,15 @@ type Checkpoint struct {
 //
 //	magic "SKEINCP1" | u32 header length | header (JSON) |
 //	f32 params | m | v | start, each of header.count, start only if header.start |
+//	f32 critic's params | m | v, each of header.critic_count, if it has a critic |
 //	32 bytes BLAKE3 of everything before
 const checkpointMagic = "SKEINCP1"
 
 type header struct {
 	Checkpoint
-	Count    int  `json:"count"`
-	HasStart bool `json:"start"` // false: the start equals the parameters (step 0)
+	Count       int  `json:"count"`
+	CriticCount int  `json:"critic_count,omitempty"`
+	HasStart    bool `json:"start"` // false: the start equals the parameters (step 0)
 }
 
 // Encode gives the checkpoint as one blob. Equal checkpoints give equal bytes.
@@ -60,16 +64,21 @@ func (c *Checkpoint) Encode() ([]byte, error) {
 	if len(c.M) != h.Count || len(c.V) != h.Count || len(c.Start) != h.Count {
 		return nil, fmt.Errorf("%w: %d parameters but %d, %d moments and %d start parameters", ErrCheckpoint, h.Count, len(c.M), len(c.V), len(c.Start))
 	}
+	if k := h.Critic; k != nil {
+		if h.CriticCount = len(k.Params); len(k.M) != h.CriticCount || len(k.V) != h.CriticCount {
+			return nil, fmt.Errorf("%w: %d critic parameters but %d, %d moments", ErrCheckpoint, h.CriticCount, len(k.M), len(k.V))
+		}
+	}
 	js, err := json.Marshal(h)
 	if err != nil {
 		return nil, fmt.Errorf("%w: header: %w", ErrCheckpoint, err)
 	}
-	out := make([]byte, 0, len(checkpointMagic)+4+len(js)+16*h.Count+32)
+	out := make([]byte, 0, len(checkpointMagic)+4+len(js)+16*h.Count+12*h.CriticCount+32)
 	out = append(out, checkpointMagic...)
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(js)))
 	out = append(out, js...)
 	for _, v := range h.vectors() {
-		for _, x := range *v {
+		for _, x := range *v.data {
 			out = binary.LittleEndian.AppendUint32(out, math.Float32bits(x))
 		}
 	}
@@ -77,11 +86,20 @@ func (c *Checkpoint) Encode() ([]byte, error) {
 	return append(out, sum[:]...), nil
 }
 
+// vector is a tensor of a checkpoint and its length.
+type vector struct {
+	data *[]float32
+	n    int
+}
+
 // vectors are the tensors present, in order.
-func (h *header) vectors() []*[]float32 {
-	v := []*[]float32{&h.Params, &h.M, &h.V}
+func (h *header) vectors() []vector {
+	v := []vector{{&h.Params, h.Count}, {&h.M, h.Count}, {&h.V, h.Count}}
 	if h.HasStart {
-		v = append(v, &h.Start)
+		v = append(v, vector{&h.Start, h.Count})
+	}
+	if k := h.Critic; k != nil {
+		v = append(v, vector{&k.Params, h.CriticCount}, vector{&k.M, h.CriticCount}, vector{&k.V, h.CriticCount})
 	}
 	return v
 }
@@ -111,19 +129,26 @@ func DecodeCheckpoint(data []byte) (*Checkpoint, error) {
 	}
 	rest := body[head+int(n):]
 	vs := h.vectors()
-	if h.Count < 0 || uint64(h.Count) > uint64(len(rest))/4 || len(rest) != 4*h.Count*len(vs) {
-		return bad("%d tensor bytes for %d vectors of %d numbers", len(rest), len(vs), h.Count)
+	left := uint64(len(rest))
+	for _, v := range vs {
+		if v.n < 0 || uint64(v.n) > left/4 {
+			return bad("%d tensor bytes for %d vectors of %d and %d numbers", len(rest), len(vs), h.Count, h.CriticCount)
+		}
+		left -= 4 * uint64(v.n)
+	}
+	if left != 0 {
+		return bad("%d tensor bytes for %d vectors of %d and %d numbers", len(rest), len(vs), h.Count, h.CriticCount)
 	}
 	for _, v := range vs {
-		*v = make([]float32, h.Count)
-		for i := range *v {
+		*v.data = make([]float32, v.n)
+		for i := range *v.data {
 			x := math.Float32frombits(binary.LittleEndian.Uint32(rest[4*i:]))
 			if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
 				return bad("number %d is %v", i, x)
 			}
-			(*v)[i] = x
+			(*v.data)[i] = x
 		}
-		rest = rest[4*h.Count:]
+		rest = rest[4*v.n:]
 	}
 	c := h.Checkpoint
 	if !h.HasStart {
@@ -150,7 +175,7 @@ func (l *Learner) Checkpoint() *Checkpoint {
 		bco = &state
 	}
 	return &Checkpoint{
-		BCO:      bco,
+		BCO: bco, Critic: l.critic.state(),
 		Identity: l.ident, Config: l.cfg, Step: l.step, Version: l.version, OptStep: o.T, Lease: l.lease, Seed: l.cfg.Seed, Epoch: l.epoch, Cursor: l.cursor,
 		Params: slices.Clone(l.params), M: o.M, V: o.V, Start: slices.Clone(l.start),
 	}
@@ -170,6 +195,10 @@ func (l *Learner) Restore(c *Checkpoint) error {
 	if len(c.Params) != n || len(c.M) != n || len(c.V) != n || len(c.Start) != n {
 		return fmt.Errorf("%w: it has %d parameters, the trainer %d", ErrCheckpoint, len(c.Params), n)
 	}
+	if err := l.critic.fits(c.Critic); err != nil {
+		return err
+	}
+	l.critic.restore(c.Critic)
 	l.params, l.start = slices.Clone(c.Params), slices.Clone(c.Start)
 	l.opt = AdamW{M: slices.Clone(c.M), V: slices.Clone(c.V), T: c.OptStep}
 	l.step, l.version, l.lease, l.epoch, l.cursor = c.Step, c.Version, c.Lease, c.Epoch, c.Cursor
@@ -194,6 +223,9 @@ func (c *Checkpoint) Fits(want Identity) error {
 	differ("dataset digest", c.Dataset.Digest, want.Dataset.Digest, "the task source's content has changed; start a new run from its adapter")
 	if c.Full != want.Full || !c.Full && !c.LoRA.Equal(want.LoRA) {
 		errs = append(errs, fmt.Errorf("%w: adapter is %+v (full %v), this run has %+v (full %v); use the same lora settings", ErrCheckpoint, c.LoRA, c.Full, want.LoRA, want.Full))
+	}
+	if a, b := c.Identity.Critic, want.Critic; (a == nil) != (b == nil) || a != nil && !a.Equal(*b) {
+		errs = append(errs, fmt.Errorf("%w: critic is %+v, this run has %+v (nil: none); use the same algorithm and critic settings", ErrCheckpoint, a, b))
 	}
 	return errors.Join(errs...)
 }

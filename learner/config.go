@@ -15,10 +15,11 @@ import (
 // Algorithms.
 const (
 	GRPO = "grpo" // on rollouts
+	PPO  = "ppo"  // on rollouts, with a critic
 )
 
 // Algorithms lists what can be trained: on rollouts, then on rows.
-func Algorithms() []string { return append([]string{GRPO}, OfflineAlgorithms()...) }
+func Algorithms() []string { return append([]string{GRPO, PPO}, OfflineAlgorithms()...) }
 
 // Policies for constant groups: those whose scored rewards are all equal.
 const (
@@ -42,9 +43,12 @@ type Config struct {
 	// preference.DPOTypes() joined by "+", for kto kto or apo_zero_unpaired. With
 	// cispo, epsilon_high is the cap on the ratio itself.
 	LossType string `yaml:"loss_type" json:"loss_type"`
-	// Beta weighs the KL to the start adapter; 0 needs no reference. For dpo, kto
-	// and bco it is the strength of the tie to the reference.
+	// Beta weighs the KL to the start adapter; 0 needs no reference. For ppo the KL
+	// stands in the rewards (TRL's kl_coef) instead of the loss; for dpo, kto and
+	// bco it is the strength of the tie to the reference.
 	Beta float64 `yaml:"beta" json:"beta"`
+	// KLEstimator is k1, k2 or k3 (Schulman 2020, "Approximating KL divergence").
+	KLEstimator string `yaml:"kl_estimator" json:"kl_estimator"`
 	// UseBiasCorrectionKL multiplies the KL term by the policy ratio.
 	UseBiasCorrectionKL bool `yaml:"use_bias_correction_kl" json:"use_bias_correction_kl"`
 	// Epsilon bounds the ratio below; EpsilonHigh above (unset = Epsilon).
@@ -52,8 +56,11 @@ type Config struct {
 	EpsilonHigh *float64 `yaml:"epsilon_high,omitempty" json:"epsilon_high,omitempty"`
 	// Delta caps the unclipped ratio (two-sided clipping); unset = off.
 	Delta *float64 `yaml:"delta,omitempty" json:"delta,omitempty"`
-	// NumIterations is the number of optimizer steps on each batch.
-	NumIterations int `yaml:"num_iterations" json:"num_iterations"`
+	// NumIterations is how often each batch is trained on (TRL's num_ppo_epochs),
+	// NumMiniBatches into how many parts of whole rollouts, drawn anew each time,
+	// it is cut for that; each part is one optimizer step.
+	NumIterations  int `yaml:"num_iterations" json:"num_iterations"`
+	NumMiniBatches int `yaml:"num_mini_batches" json:"num_mini_batches"`
 	// ImportanceSamplingLevel is "token" or "sequence".
 	ImportanceSamplingLevel string `yaml:"importance_sampling_level" json:"importance_sampling_level"`
 	// OldLogprobs is "learner" or "engine".
@@ -114,8 +121,8 @@ type Config struct {
 	// here as there.
 	Temperature float64 `yaml:"temperature" json:"temperature"`
 
-	// MaxSteps is the number of learner steps, NumIterations optimizer steps
-	// each. Offline, 0 means NumTrainEpochs decides.
+	// MaxSteps is the number of learner steps, NumIterations x NumMiniBatches
+	// optimizer steps each. Offline, 0 means NumTrainEpochs decides.
 	MaxSteps int `yaml:"max_steps" json:"max_steps"`
 	// LearningRate is the peak; LRSchedulerType one of Schedules().
 	LearningRate    float64 `yaml:"learning_rate" json:"learning_rate"`
@@ -130,6 +137,8 @@ type Config struct {
 	// MaxGradNorm clips the global gradient norm; 0 = no clipping.
 	MaxGradNorm float64 `yaml:"max_grad_norm" json:"max_grad_norm"`
 
+	// PPO settings.
+	PPOConfig `yaml:",inline"`
 	// Offline settings, of algorithms that train on rows.
 	OfflineConfig `yaml:",inline"`
 
@@ -145,7 +154,7 @@ type Config struct {
 func DefaultConfig() Config {
 	clipMax, l := 3.0, loss.DefaultConfig()
 	return Config{
-		Algorithm: GRPO, LossType: "dapo", UseBiasCorrectionKL: true, Epsilon: 0.2, NumIterations: 1,
+		Algorithm: GRPO, LossType: "dapo", KLEstimator: loss.KLK3, UseBiasCorrectionKL: true, Epsilon: 0.2, NumIterations: 1, NumMiniBatches: 1,
 		ImportanceSamplingLevel: loss.LevelToken, OldLogprobs: OldLearner, TopEntropyQuantile: 1,
 		ScaleRewards: advantage.ScaleGroup, MultiObjectiveAggregation: advantage.SumThenNormalize, ConstantGroups: KeepConstant,
 		RolloutImportanceSampling: true, RolloutImportanceSamplingMode: loss.SequenceMask,
@@ -153,7 +162,7 @@ func DefaultConfig() Config {
 		NumGenerations: 8, GroupsPerStep: 8, MaxCompletionLength: 512, MaxStaleness: 2, Temperature: 1,
 		MaxSteps: 100, LearningRate: 1e-6, LRSchedulerType: "linear",
 		AdamBeta1: 0.9, AdamBeta2: 0.999, AdamEpsilon: 1e-8, MaxGradNorm: 1,
-		OfflineConfig: defaultOffline(), TokenBudget: 4096,
+		PPOConfig: defaultPPO(), OfflineConfig: defaultOffline(), TokenBudget: 4096,
 		SAPOTemperaturePos: l.SAPOTemperaturePos, SAPOTemperatureNeg: l.SAPOTemperatureNeg,
 		VESPOKPos: l.VESPOKPos, VESPOLambdaPos: l.VESPOLambdaPos, VESPOKNeg: l.VESPOKNeg, VESPOLambdaNeg: l.VESPOLambdaNeg,
 	}
@@ -174,8 +183,8 @@ func (c Config) Validate() error {
 		}
 	}
 	switch c.Algorithm {
-	case GRPO:
-		errs = append(errs, c.validateGRPO(atLeast, bad)...)
+	case GRPO, PPO:
+		errs = append(errs, c.validateRollouts(atLeast, bad)...)
 		atLeast("max_steps", c.MaxSteps, 1, "say how many learner steps to train")
 	case SFT, DPO, KTO, BCO, Reward:
 		errs = append(errs, c.validateOffline(atLeast, bad)...)
@@ -199,14 +208,20 @@ func (c Config) Validate() error {
 		bad("lr_scheduler_type: unknown %q; use one of %s", c.LRSchedulerType, strings.Join(Schedules(), ", "))
 	}
 	atLeast("warmup_steps", c.WarmupSteps, 0, "use 0 for no warm-up")
-	if total := c.MaxSteps * max(c.NumIterations, 1); c.MaxSteps > 0 && c.WarmupSteps >= total {
-		bad("warmup_steps: %d leaves no step at full rate of %d optimizer steps (max_steps %d x num_iterations); lower it", c.WarmupSteps, total, c.MaxSteps)
+	if total := c.optimizerSteps(); c.MaxSteps > 0 && c.WarmupSteps >= total {
+		bad("warmup_steps: %d leaves no step at full rate of %d optimizer steps (max_steps %d x num_iterations x num_mini_batches); lower it", c.WarmupSteps, total, c.MaxSteps)
 	}
 	atLeast("token_budget", c.TokenBudget, 1, "use e.g. 4096")
 	return errors.Join(errs...)
 }
 
-func (c Config) validateGRPO(atLeast func(string, int, int, string), bad func(string, ...any)) []error {
+// optimizerSteps are those of all learner steps.
+func (c Config) optimizerSteps() int {
+	return c.MaxSteps * max(c.NumIterations, 1) * max(c.NumMiniBatches, 1)
+}
+
+// validateRollouts checks what training on rollouts needs.
+func (c Config) validateRollouts(atLeast func(string, int, int, string), bad func(string, ...any)) []error {
 	var errs []error
 	if err := c.lossConfig().Validate(); err != nil {
 		errs = append(errs, err)
@@ -219,9 +234,14 @@ func (c Config) validateGRPO(atLeast func(string, int, int, string), bad func(st
 			errs = append(errs, err)
 		}
 	}
-	atLeast("num_generations", c.NumGenerations, 2, "grpo compares siblings of one prompt and needs at least 2")
+	if c.Algorithm == PPO {
+		errs = append(errs, c.validatePPO(atLeast, bad)...)
+	} else {
+		atLeast("num_generations", c.NumGenerations, 2, "grpo compares siblings of one prompt and needs at least 2")
+	}
 	atLeast("groups_per_step", c.GroupsPerStep, 1, "use 1 or more")
 	atLeast("num_iterations", c.NumIterations, 1, "use 1 for one update per batch")
+	atLeast("num_mini_batches", c.NumMiniBatches, 1, "use 1 to train on the whole batch at once")
 	atLeast("max_completion_length", c.MaxCompletionLength, 1, "use the rollouts' token limit")
 	if c.ConstantGroups != KeepConstant && c.ConstantGroups != DropConstant {
 		bad("constant_groups: unknown %q; use %q or %q", c.ConstantGroups, KeepConstant, DropConstant)
@@ -244,9 +264,13 @@ func (c Config) lossConfig() loss.Config {
 	if c.EpsilonHigh != nil {
 		high = *c.EpsilonHigh
 	}
+	beta := c.Beta
+	if c.klInReward() {
+		beta = 0
+	}
 	return loss.Config{
 		LossType: c.LossType, Level: c.ImportanceSamplingLevel, EpsilonLow: c.Epsilon, EpsilonHigh: high, Delta: c.Delta,
-		Beta: c.Beta, BiasCorrectedKL: c.UseBiasCorrectionKL, MaxCompletionLength: c.MaxCompletionLength,
+		Beta: beta, KLEstimator: c.KLEstimator, BiasCorrectedKL: c.UseBiasCorrectionKL, MaxCompletionLength: c.MaxCompletionLength,
 		OffPolicyMaskThreshold: c.OffPolicyMaskThreshold, TopEntropyQuantile: c.TopEntropyQuantile,
 		EntropyCoef: c.EntropyCoef, Denominator: c.RolloutISDenominator,
 		SAPOTemperaturePos: c.SAPOTemperaturePos, SAPOTemperatureNeg: c.SAPOTemperatureNeg,

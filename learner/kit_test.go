@@ -44,7 +44,16 @@ func newLearner(t testing.TB, c Config, start []float32) (*Learner, *bandit) {
 	if start == nil {
 		start = make([]float32, vocab*vocab)
 	}
-	l, err := New(c, identity(), b, start)
+	ident := identity()
+	var l *Learner
+	var err error
+	if c.Algorithm == PPO {
+		shape := lora()
+		ident.Critic = &shape
+		l, err = NewPPO(c, ident, b, start, Critic{Trainer: newTable(vocab), Start: make([]float32, vocab)})
+	} else {
+		l, err = New(c, ident, b, start)
+	}
 	require.NoError(t, err)
 	return l, b
 }

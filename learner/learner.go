@@ -2,7 +2,6 @@ package learner
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/skein-rl/skein/learner/loss"
@@ -19,11 +18,13 @@ type Dataset struct {
 
 // Identity is what a checkpoint is bound to.
 type Identity struct {
-	Run     string           `json:"run"`
-	Base    string           `json:"base"` // model digest
-	LoRA    model.LoRAConfig `json:"lora"` // zero when Full
-	Full    bool             `json:"full"` // every base weight is trained
-	Dataset Dataset          `json:"dataset"`
+	Run  string           `json:"run"`
+	Base string           `json:"base"` // model digest
+	LoRA model.LoRAConfig `json:"lora"` // zero when Full
+	Full bool             `json:"full"` // every base weight is trained
+	// Critic is the critic's adapter shape; nil without one.
+	Critic  *model.LoRAConfig `json:"critic,omitempty"`
+	Dataset Dataset           `json:"dataset"`
 }
 
 // Learner holds the parameters in training and makes steps. Not safe for
@@ -43,23 +44,38 @@ type Learner struct {
 	epoch   uint64 // offline: epochs finished
 	cursor  uint64 // offline: rows of this epoch consumed
 	bco     preference.BCOState
+	critic  *critic // ppo's
 }
 
 // New makes a learner at step 0 and policy version 0 with the start parameters
 // (copied), in the trainer's layout. The start parameters are also the KL
-// reference, for good.
+// reference, for good. For ppo use NewPPO.
 func New(c Config, ident Identity, tr model.Trainer, start []float32) (*Learner, error) {
+	if c.Algorithm == PPO || ident.Critic != nil {
+		return nil, fmt.Errorf("learner: algorithm: ppo has a critic, %q has none; use NewPPO for the one and New for the other", c.Algorithm)
+	}
+	return create(c, ident, tr, start)
+}
+
+// NewPPO is New for ppo, with the critic; ident.Critic is the critic's shape.
+func NewPPO(c Config, ident Identity, tr model.Trainer, start []float32, critic Critic) (*Learner, error) {
+	if c.Algorithm != PPO || ident.Critic == nil {
+		return nil, fmt.Errorf("learner: algorithm: %q with critic %v; NewPPO is for %q and wants Identity.Critic", c.Algorithm, ident.Critic, PPO)
+	}
+	l, err := create(c, ident, tr, start)
+	if err == nil {
+		l.critic, err = newCritic(c, critic)
+	}
+	return l, err
+}
+
+func create(c Config, ident Identity, tr model.Trainer, start []float32) (*Learner, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("learner: configuration: %w", err)
 	}
 	layout := tr.Layout()
-	if len(start) != layout.Size() {
-		return nil, fmt.Errorf("learner: %d start parameters for a trainer of %d (another adapter shape or base?)", len(start), layout.Size())
-	}
-	for i, x := range start {
-		if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
-			return nil, fmt.Errorf("learner: start parameter %d is %v", i, x)
-		}
+	if err := checkStart("policy", start, layout.Size()); err != nil {
+		return nil, err
 	}
 	return &Learner{
 		cfg: c, ident: ident, tr: tr, decay: DecayOf(layout, c.WeightDecay),
@@ -98,6 +114,6 @@ func rowsOf(b *Batch) [][]sequence {
 // all tokens asks for it.
 func (l *Learner) needed(e Episode) bool {
 	c := l.cfg
-	everything := c.Beta != 0 || c.EntropyCoef != 0 || c.TopEntropyQuantile < 1 || c.RolloutISDenominator == loss.DenominatorKept
+	everything := c.Algorithm == PPO || c.Beta != 0 || c.EntropyCoef != 0 || c.TopEntropyQuantile < 1 || c.RolloutISDenominator == loss.DenominatorKept
 	return e.Tokens > 0 && (everything || e.Advantage != 0)
 }

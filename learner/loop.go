@@ -189,7 +189,7 @@ func (lp *Loop) resume(ctx context.Context) (resumed bool, err error) {
 		return false, lp.begin()
 	}
 	var data []byte
-	size := 16 * len(lp.l.params) // what it holds a parameter
+	size := 16*len(lp.l.params) + 12*len(lp.l.CriticParams()) // what it holds a parameter
 	if err := lp.callFor(ctx, fmt.Sprintf("checkpoint of step %d", last.Step), lp.cfg.CallTimeout+blobTime(size), func(ctx context.Context) (err error) {
 		data, err = lp.store.GetBlob(ctx, last.Checkpoint)
 		return err

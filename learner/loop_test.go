@@ -698,7 +698,7 @@ func TestVerifyStepRecomputesAndNamesDifferences(t *testing.T) {
 		g := newRig(t, c, loopConfig(), s)
 		_, err := g.lp.Run(t.Context())
 		require.NoError(t, err)
-		exact := func(context.Context, *Checkpoint) (model.Trainer, error) { return newBandit(vocab), nil }
+		exact := func(model.TrainerConfig) (model.Trainer, error) { return newBandit(vocab), nil }
 		for n := uint64(1); n <= 3; n++ {
 			r, err := VerifyStep(t.Context(), s, run, n, exact)
 			require.NoError(t, err)
@@ -711,8 +711,8 @@ func TestVerifyStepRecomputesAndNamesDifferences(t *testing.T) {
 			}
 		}
 		var made *bandit
-		r, err := VerifyStep(t.Context(), s, run, 2, func(_ context.Context, ck *Checkpoint) (model.Trainer, error) {
-			require.Equal(t, uint64(1), ck.Step)
+		r, err := VerifyStep(t.Context(), s, run, 2, func(c model.TrainerConfig) (model.Trainer, error) {
+			require.Equal(t, model.TrainerConfig{LoRA: lora()}, c)
 			made = newBandit(vocab)
 			made.onForward = func() error { made.params[2*vocab+3] += .01; return nil } // another machine
 			return made, nil
@@ -727,7 +727,7 @@ func TestVerifyStepRecomputesAndNamesDifferences(t *testing.T) {
 
 		_, err = VerifyStep(t.Context(), s, run, 9, exact)
 		require.ErrorIs(t, err, replay.ErrNotFound)
-		_, err = VerifyStep(t.Context(), s, run, 1, func(context.Context, *Checkpoint) (model.Trainer, error) { return nil, errInjected })
+		_, err = VerifyStep(t.Context(), s, run, 1, func(model.TrainerConfig) (model.Trainer, error) { return nil, errInjected })
 		require.ErrorIs(t, err, errInjected)
 		delete(s.blobs, g.steps[0].PrevCheckpoint)
 		_, err = VerifyStep(t.Context(), s, run, 1, exact)

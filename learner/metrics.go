@@ -27,7 +27,7 @@ func (g *gapStats) add(e Episode, old []float64, version uint64) {
 // metrics of a finished step. Means over tokens are over computed tokens.
 func (s *stepRun) metrics() map[string]float64 {
 	m := s.stats.Metrics(s.cfg)
-	it := float64(s.l.cfg.NumIterations)
+	it := float64(max(s.updates, 1))
 	m["loss"] = s.loss / it
 	if s.cfg.EntropyCoef != 0 {
 		m["policy_loss"] = s.policy / it
@@ -46,6 +46,9 @@ func (s *stepRun) metrics() map[string]float64 {
 	computed := 0
 	for _, mb := range s.micros {
 		computed += mb.tokens
+	}
+	if s.critic != nil {
+		s.critic.metrics(m)
 	}
 	m["micro_batches"] = float64(len(s.micros))
 	m["computed_tokens"] = float64(computed)

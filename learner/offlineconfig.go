@@ -98,6 +98,9 @@ var offlineDefaults = map[string]struct {
 // DefaultConfigOf is DefaultConfig with the defaults of an algorithm; an unknown
 // one, which Validate refuses, has those of grpo.
 func DefaultConfigOf(algorithm string) Config {
+	if algorithm == PPO {
+		return DefaultPPOConfig()
+	}
 	c := DefaultConfig()
 	if d, ok := offlineDefaults[algorithm]; ok {
 		c.LossType, c.LearningRate, c.Beta, c.MaxSteps = d.lossType, d.rate, d.beta, 0

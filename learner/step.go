@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -28,16 +29,16 @@ type StepResult struct {
 	Time    StepTime
 }
 
-// StepTime splits a step's wall time.
-type StepTime struct{ Forward, Reference, Backward, Optimizer, Total time.Duration }
+// StepTime splits a step's wall time; Critic is all of the critic's.
+type StepTime struct{ Forward, Reference, Backward, Optimizer, Critic, Total time.Duration }
 
-// Step trains one batch: NumIterations optimizer steps on the groups' tokens,
-// the first with old = new log-probabilities. Errors: *[GroupError],
-// *[EmptyBatchError], [ErrDiverged], the trainer's, ctx's. After an error
-// nothing has changed.
+// Step trains one batch: NumIterations passes over the groups' tokens, each in
+// NumMiniBatches optimizer steps, the first of all with old = new
+// log-probabilities. Errors: *[GroupError], *[EmptyBatchError], [ErrDiverged],
+// the trainer's, ctx's. After an error nothing has changed.
 func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) {
-	if l.cfg.Algorithm != GRPO {
-		return StepResult{}, fmt.Errorf("learner: algorithm: Step trains %q, the configuration says %q", GRPO, l.cfg.Algorithm)
+	if l.cfg.Offline() {
+		return StepResult{}, fmt.Errorf("learner: algorithm: Step trains on rollouts, the configuration says %q", l.cfg.Algorithm)
 	}
 	began := time.Now()
 	b, err := Build(l.cfg, l.version, groups)
@@ -47,6 +48,9 @@ func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) 
 	s := &stepRun{l: l, ctx: ctx, cfg: l.cfg.lossConfig(), b: b,
 		params: slices.Clone(l.params), opt: l.opt.clone(),
 		micros: pack(rowsOf(b), func(i int) bool { return l.needed(b.Episodes[i]) }, l.cfg.TokenBudget),
+	}
+	if l.critic != nil {
+		s.critic = newCriticRun(l.critic, b, l.cfg.TokenBudget)
 	}
 	if err := s.run(); err != nil {
 		return StepResult{}, err
@@ -60,6 +64,9 @@ func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) 
 		}
 	}
 	l.params, l.opt = s.params, s.opt
+	if l.critic != nil {
+		l.critic.params, l.critic.opt = s.critic.params, s.critic.opt
+	}
 	l.step, l.version = res.Step, res.Version
 	return res, nil
 }
@@ -70,14 +77,17 @@ type stepRun struct {
 	ctx    context.Context
 	cfg    loss.Config
 	b      *Batch
-	micros []micro
+	micros []micro // of the whole batch
 	params []float32
 	opt    AdamW
+	critic *criticRun // nil but for ppo
 
 	rows     []loss.Row // LogP and Entropy are this iteration's
 	old, ref [][]float64
+	settled  bool // old, ref and rollout weights are known for all rows
+	updates  int  // optimizer steps made
 
-	loss, policy, norm, lr float64 // sums over iterations but lr
+	loss, policy, norm, lr float64 // sums over optimizer steps but lr
 	stats                  loss.Stats
 	gap                    gapStats
 	time                   StepTime
@@ -93,25 +103,98 @@ func (s *stepRun) run() error {
 		}
 		s.old[i], s.ref[i] = make([]float64, e.Tokens), make([]float64, e.Tokens)
 	}
+	if s.critic != nil || s.l.cfg.NumMiniBatches > 1 {
+		if err := s.settle(); err != nil {
+			return fmt.Errorf("learner: step %d before its updates: %w", s.l.step+1, err)
+		}
+	}
 	for it := range s.l.cfg.NumIterations {
-		if err := s.iteration(it); err != nil {
-			return fmt.Errorf("learner: step %d iteration %d: %w", s.l.step+1, it+1, err)
+		for k, part := range s.parts(it) {
+			if err := s.optimize(it, part); err != nil {
+				return fmt.Errorf("learner: step %d iteration %d mini-batch %d: %w", s.l.step+1, it+1, k+1, err)
+			}
 		}
 	}
 	return nil
 }
 
-func (s *stepRun) iteration(it int) error {
+// settle scores all rows before the first update: what is measured against the
+// policy before the step must not see an update.
+func (s *stepRun) settle() error {
+	if err := s.l.tr.SetParams(s.params); err != nil {
+		return err
+	}
+	for _, m := range s.micros {
+		t0 := time.Now()
+		sc, err := s.l.tr.Score(s.ctx, m.groups, s.l.cfg.Temperature, s.params)
+		s.time.Forward += time.Since(t0)
+		if err := checkScores(m, sc, err); err != nil {
+			return err
+		}
+		s.scatter(m, sc)
+		if err := s.first(m); err != nil {
+			return err
+		}
+	}
+	s.settled = true
+	if s.critic != nil {
+		return s.estimate()
+	}
+	return nil
+}
+
+// mini is the rows of one optimizer step and their micro-batches.
+type mini struct {
+	rows   []int
+	micros []micro
+}
+
+// parts cuts the batch into this iteration's mini-batches: whole rollouts, drawn
+// by (seed, step, iteration), then in canonical order.
+func (s *stepRun) parts(it int) []mini {
+	n := len(s.rows)
+	count := min(s.l.cfg.NumMiniBatches, n)
+	if count == 1 {
+		all := make([]int, n)
+		for i := range all {
+			all[i] = i
+		}
+		return []mini{{all, s.micros}}
+	}
+	order := rand.New(rand.NewPCG(s.l.cfg.Seed, s.l.step<<16|uint64(it))).Perm(n)
+	seqs := rowsOf(s.b)
+	out := make([]mini, count)
+	for k := range out {
+		rows := order[k*n/count : (k+1)*n/count]
+		slices.Sort(rows)
+		out[k] = mini{rows, pack(seqs, func(i int) bool {
+			_, in := slices.BinarySearch(rows, i)
+			return in && s.l.needed(s.b.Episodes[i])
+		}, s.l.cfg.TokenBudget)}
+	}
+	return out
+}
+
+// optimize makes one optimizer step on a mini-batch.
+func (s *stepRun) optimize(it int, p mini) error {
+	if s.critic != nil {
+		if err := s.criticStep(p.rows); err != nil {
+			return fmt.Errorf("critic: %w", err)
+		}
+		if s.l.step < s.l.cfg.CriticWarmup {
+			return nil
+		}
+	}
 	tr := s.l.tr
 	if err := tr.SetParams(s.params); err != nil {
 		return err
 	}
 	tr.ZeroGrad()
-	tot, err := s.totals(it)
+	tot, err := s.totals(it, p)
 	if err != nil {
 		return err
 	}
-	for _, m := range s.micros {
+	for _, m := range p.micros {
 		t0 := time.Now()
 		sc, err := s.forward(m)
 		s.time.Forward += time.Since(t0)
@@ -119,18 +202,23 @@ func (s *stepRun) iteration(it int) error {
 			return err
 		}
 		s.scatter(m, sc)
-		if it == 0 {
+		if it == 0 && !s.settled {
 			if err := s.first(m); err != nil {
 				return err
 			}
 		}
-		if err := s.backward(it, m, tot); err != nil {
+		if err := s.backward(m, tot); err != nil {
 			return err
 		}
 	}
 	t0 := time.Now()
 	defer func() { s.time.Optimizer += time.Since(t0) }()
-	return s.update()
+	c := s.l.cfg
+	s.lr = c.LR(s.opt.T, c.optimizerSteps())
+	norm, err := c.update(&s.opt, s.params, tr.Grad(), s.l.decay, s.lr)
+	s.norm += norm
+	s.updates++
+	return err
 }
 
 func (s *stepRun) forward(m micro) (model.Scores, error) {
@@ -163,7 +251,7 @@ func (s *stepRun) first(m micro) error {
 			}
 		}
 	}
-	if s.cfg.Beta == 0 {
+	if s.l.cfg.Beta == 0 {
 		return nil
 	}
 	// While the parameters are still the start's, the reference is this very
@@ -195,15 +283,15 @@ func (s *stepRun) weigh(i int) (err error) {
 	return err
 }
 
-// totals counts the whole step. Where a statistic over all tokens decides
+// totals counts a mini-batch. Where a statistic over all its tokens decides
 // (entropy floor, rejected tokens), the rows are scored first.
-func (s *stepRun) totals(it int) (loss.Totals, error) {
-	entropy := s.cfg.TopEntropyQuantile < 1
-	kept := it == 0 && s.l.cfg.RolloutImportanceSampling && s.cfg.Denominator == loss.DenominatorKept
+func (s *stepRun) totals(it int, p mini) (loss.Totals, error) {
+	entropy := s.cfg.TopEntropyQuantile < 1 && !(s.settled && s.updates == 0)
+	kept := it == 0 && !s.settled && s.l.cfg.RolloutImportanceSampling && s.cfg.Denominator == loss.DenominatorKept
 	if entropy || kept {
 		t0 := time.Now()
 		defer func() { s.time.Forward += time.Since(t0) }()
-		for _, m := range s.micros {
+		for _, m := range p.micros {
 			sc, err := s.l.tr.Score(s.ctx, m.groups, s.l.cfg.Temperature, s.params)
 			if err := checkScores(m, sc, err); err != nil {
 				return loss.Totals{}, err
@@ -218,16 +306,20 @@ func (s *stepRun) totals(it int) (loss.Totals, error) {
 			}
 		}
 	}
-	return loss.NewTotals(s.cfg, s.rows)
+	rows := make([]loss.Row, len(p.rows))
+	for k, i := range p.rows {
+		rows[k] = s.rows[i]
+	}
+	return loss.NewTotals(s.cfg, rows)
 }
 
-func (s *stepRun) backward(it int, m micro, tot loss.Totals) error {
+func (s *stepRun) backward(m micro, tot loss.Totals) error {
 	ids := m.rows()
 	rows := make([]loss.Row, len(ids))
 	at := make(map[int]int, len(ids))
 	for k, i := range ids {
 		rows[k] = s.rows[i]
-		if it > 0 && rows[k].Old == nil {
+		if s.updates > 0 && rows[k].Old == nil {
 			rows[k].Old = s.old[i]
 		}
 		at[i] = k
@@ -249,14 +341,11 @@ func (s *stepRun) backward(it int, m micro, tot loss.Totals) error {
 	return s.l.tr.Backward(s.ctx, model.Scores{LogProbs: dLogP, Entropy: dEntropy})
 }
 
-func (s *stepRun) update() error {
-	c := s.l.cfg
-	grad := s.l.tr.Grad()
-	norm := GradNorm(grad)
+// update moves params against grad and returns the gradient's norm.
+func (c Config) update(opt *AdamW, params, grad []float32, decay []Decay, lr float64) (norm float64, err error) {
+	norm = GradNorm(grad)
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return fmt.Errorf("%w: gradient norm is %v", ErrDiverged, norm)
+		return norm, fmt.Errorf("%w: gradient norm is %v", ErrDiverged, norm)
 	}
-	s.norm += norm
-	s.lr = c.LR(s.opt.T, c.MaxSteps*c.NumIterations)
-	return s.opt.Update(s.params, grad, s.l.decay, Hyper{LR: s.lr, Beta1: c.AdamBeta1, Beta2: c.AdamBeta2, Epsilon: c.AdamEpsilon, Scale: ClipScale(norm, c.MaxGradNorm)})
+	return norm, opt.Update(params, grad, decay, Hyper{LR: lr, Beta1: c.AdamBeta1, Beta2: c.AdamBeta2, Epsilon: c.AdamEpsilon, Scale: ClipScale(norm, c.MaxGradNorm)})
 }

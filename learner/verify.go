@@ -25,12 +25,20 @@ type MetricDiff struct {
 	Recomputed float64 `json:"recomputed"`
 }
 
+// CriticDiff compares a critic's parameters.
+type CriticDiff struct {
+	Params     int     `json:"params"`
+	Different  int     `json:"different"`
+	MaxAbsDiff float64 `json:"max_abs_diff"`
+}
+
 // VerifyReport compares a recorded step with its recomputation.
 type VerifyReport struct {
 	Run     string `json:"run"`
 	Step    uint64 `json:"step"`
 	Version uint64 `json:"version"`
-	// OK: the recomputed adapter is the recorded one, bit for bit.
+	// OK: the recomputed adapter is the recorded one, bit for bit, and so is the
+	// critic.
 	OK                   bool    `json:"ok"`
 	AdapterRecorded      string  `json:"adapter_recorded"`
 	AdapterRecomputed    string  `json:"adapter_recomputed"`
@@ -39,6 +47,8 @@ type VerifyReport struct {
 	Params               int     `json:"params"`
 	Different            int     `json:"different"`    // parameters that differ
 	MaxAbsDiff           float64 `json:"max_abs_diff"` // largest difference of a parameter
+	// Critic compares ppo's critic; nil without one.
+	Critic *CriticDiff `json:"critic,omitempty"`
 
 	Metrics        []MetricDiff `json:"metrics,omitempty"`
 	LogsRecorded   int          `json:"logs_recorded"`
@@ -47,11 +57,10 @@ type VerifyReport struct {
 }
 
 // VerifyStep recomputes a committed step from the checkpoint it started from
-// and the logs it trained, with a trainer of the checkpoint's base and adapter
-// shape, and compares every number. On another machine or backend small
+// and the logs it trained, with trainers over the checkpoint's base, and compares every number. On another machine or backend small
 // differences are expected: OK is then false and MaxAbsDiff says how small. An
 // error means that the step could not be recomputed at all.
-func VerifyStep(ctx context.Context, store VerifyStore, run string, step uint64, newTrainer func(context.Context, *Checkpoint) (model.Trainer, error)) (*VerifyReport, error) {
+func VerifyStep(ctx context.Context, store VerifyStore, run string, step uint64, newTrainer func(model.TrainerConfig) (model.Trainer, error)) (*VerifyReport, error) {
 	rec, err := store.Step(ctx, run, step)
 	if err != nil {
 		return nil, fmt.Errorf("learner: verify step %d of run %q: %w", step, run, err)
@@ -68,15 +77,11 @@ func VerifyStep(ctx context.Context, store VerifyStore, run string, step uint64,
 	if err != nil {
 		return nil, fmt.Errorf("learner: verify step %d: %w", step, err)
 	}
-	tr, err := newTrainer(ctx, before)
+	l, done, err := verifier(before, after.Config, newTrainer)
 	if err != nil {
-		return nil, fmt.Errorf("learner: verify step %d: trainer: %w", step, err)
+		return nil, fmt.Errorf("learner: verify step %d: %w", step, err)
 	}
-	defer tr.Close()
-	l, err := New(after.Config, before.Identity, tr, before.Start)
-	if err != nil {
-		return nil, err
-	}
+	defer done()
 	if err := l.Restore(before); err != nil {
 		return nil, err
 	}
@@ -88,17 +93,52 @@ func VerifyStep(ctx context.Context, store VerifyStore, run string, step uint64,
 	return report(rec, after, l, res)
 }
 
+// verifier makes a learner of the checkpoint's shape; done closes its trainers.
+func verifier(c *Checkpoint, cfg Config, newTrainer func(model.TrainerConfig) (model.Trainer, error)) (l *Learner, done func(), err error) {
+	var trs []model.Trainer
+	done = func() {
+		for _, tr := range trs {
+			tr.Close()
+		}
+	}
+	shapes := []model.TrainerConfig{{LoRA: c.LoRA, Full: c.Full}}
+	if k := c.Identity.Critic; k != nil {
+		shapes = append(shapes, model.TrainerConfig{LoRA: *k, Value: true})
+	}
+	for _, s := range shapes {
+		tr, err := newTrainer(s)
+		if err != nil {
+			done()
+			return nil, nil, fmt.Errorf("trainer: %w", err)
+		}
+		trs = append(trs, tr)
+	}
+	if len(trs) == 1 {
+		l, err = New(cfg, c.Identity, trs[0], c.Start)
+	} else if c.Critic == nil {
+		err = fmt.Errorf("%w: it names a critic but holds none", ErrCheckpoint)
+	} else {
+		l, err = NewPPO(cfg, c.Identity, trs[0], c.Start, Critic{trs[1], c.Critic.Params})
+	}
+	if err != nil {
+		done()
+		return nil, nil, err
+	}
+	return l, done, nil
+}
+
 func report(rec replay.StepRecord, after *Checkpoint, l *Learner, res StepResult) (*VerifyReport, error) {
 	r := &VerifyReport{Run: rec.Run, Step: rec.Step, Version: rec.Version, AdapterRecorded: rec.Adapter, AdapterRecomputed: l.Adapter().Digest(),
 		CheckpointRecorded: rec.Checkpoint, Params: len(l.params), LogsRecorded: len(rec.LogIDs), LogsRecomputed: len(res.Trained)}
 	if len(after.Params) != len(l.params) {
 		return nil, fmt.Errorf("%w: step %d's result has %d parameters, its start %d", ErrCheckpoint, rec.Step, len(after.Params), len(l.params))
 	}
-	for i, x := range l.params {
-		if d := math.Abs(float64(x) - float64(after.Params[i])); d != 0 {
-			r.Different++
-			r.MaxAbsDiff = max(r.MaxAbsDiff, d)
-		}
+	r.Different, r.MaxAbsDiff = differences(l.params, after.Params)
+	if k := after.Critic; k != nil && l.critic != nil && len(k.Params) == len(l.critic.params) {
+		r.Critic = &CriticDiff{Params: len(k.Params)}
+		r.Critic.Different, r.Critic.MaxAbsDiff = differences(l.critic.params, k.Params)
+	} else if k != nil || l.critic != nil {
+		return nil, fmt.Errorf("%w: step %d's result and its start have different critics", ErrCheckpoint, rec.Step)
 	}
 	for _, id := range res.Trained {
 		if slices.Contains(rec.LogIDs, id) {
@@ -122,8 +162,19 @@ func report(rec replay.StepRecord, after *Checkpoint, l *Learner, res StepResult
 			r.Metrics = append(r.Metrics, MetricDiff{k, want, got})
 		}
 	}
-	r.OK = r.AdapterRecorded == r.AdapterRecomputed
+	r.OK = r.AdapterRecorded == r.AdapterRecomputed && (r.Critic == nil || r.Critic.Different == 0)
 	return r, nil
+}
+
+// differences counts the numbers that differ, and the largest difference.
+func differences(a, b []float32) (n int, largest float64) {
+	for i, x := range a {
+		if d := math.Abs(float64(x) - float64(b[i])); d != 0 {
+			n++
+			largest = max(largest, d)
+		}
+	}
+	return n, largest
 }
 
 func readCheckpoint(ctx context.Context, store VerifyStore, digest string) (*Checkpoint, error) {

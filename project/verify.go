@@ -7,7 +7,6 @@ import (
 	"log/slog"
 
 	"github.com/skein-rl/skein/learner"
-	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/replay"
 )
 
@@ -30,7 +29,5 @@ func VerifyStep(ctx context.Context, st replay.Store, run string, step uint64, l
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
-	return learner.VerifyStep(ctx, st, run, step, func(context.Context, *learner.Checkpoint) (model.Trainer, error) {
-		return p.backend.NewTrainer(model.TrainerConfig{LoRA: c.LoRA})
-	})
+	return learner.VerifyStep(ctx, st, run, step, p.backend.NewTrainer)
 }
