@@ -17,7 +17,7 @@ type rewardObjective struct {
 }
 
 func (o *rewardObjective) sequences(e *data.Example) []sequence {
-	return []sequence{valued(e.Prompt, e.Chosen), valued(e.Prompt, e.Rejected)}
+	return []sequence{endValued(e.Prompt, e.Chosen.Tokens), endValued(e.Prompt, e.Rejected.Tokens)}
 }
 
 func (o *rewardObjective) reference() bool { return false }

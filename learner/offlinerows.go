@@ -91,11 +91,11 @@ func scored(prompt []int32, c data.Completion) (sequence, []float64) {
 	return sequence{prompt: prompt, Sequence: model.Sequence{Tokens: c.Tokens[:last+1], Train: train[:last+1]}, trained: n}, w
 }
 
-// valued is a completion of which the trainer reads the value head once, after
+// endValued is a completion of which the trainer reads the value head once, after
 // its last token.
-func valued(prompt []int32, c data.Completion) sequence {
-	n := len(c.Tokens)
+func endValued(prompt, tokens []int32) sequence {
+	n := len(tokens)
 	v := make([]bool, n)
 	v[n-1] = true
-	return sequence{prompt: prompt, Sequence: model.Sequence{Tokens: c.Tokens, Train: make([]bool, n), Value: v}}
+	return sequence{prompt: prompt, Sequence: model.Sequence{Tokens: tokens, Train: make([]bool, n), Value: v}}
 }

@@ -39,6 +39,7 @@ type Config struct {
 	Data     DataConfig       `yaml:"data"`
 	LoRA     model.LoRAConfig `yaml:"lora"`
 	Training learner.Config   `yaml:"training"`
+	Critic   CriticConfig     `yaml:"critic,omitempty"`
 	Warmup   WarmupConfig     `yaml:"warmup"`
 	Rollout  RolloutConfig    `yaml:"rollout"`
 	Eval     EvalConfig       `yaml:"eval"`
@@ -157,6 +158,7 @@ func (c Config) Validate() error {
 		errs = append(errs, within("lora", trimRoom(err))...)
 	}
 	errs = append(errs, c.validateData(bad)...)
+	c.validateCritic(bad)
 	if c.StartAdapter != "" && c.Warmup.Examples > 0 {
 		bad("start_adapter", c.StartAdapter, "a warm-up makes the start adapter: set warmup.examples to 0 or leave it out")
 	}

@@ -17,7 +17,7 @@ import (
 // identity binds checkpoints to what they were trained from and on.
 func (p *parts) identity(run string) learner.Identity {
 	return learner.Identity{
-		Run: run, Base: p.model.Digest, LoRA: p.lora(),
+		Run: run, Base: p.model.Digest, LoRA: p.lora(), Critic: p.criticLoRA(),
 		Dataset: learner.Dataset{Name: p.source.Name(), Digest: task.Identity(p.source)},
 	}
 }
@@ -96,15 +96,11 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 	if err != nil {
 		return err
 	}
-	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: p.lora()})
+	l, done, err := p.learner(start, status.LastStep != nil)
 	if err != nil {
 		return err
 	}
-	defer tr.Close()
-	l, err := learner.New(p.cfg.Training, p.identity(p.cfg.Run), tr, start.Params)
-	if err != nil {
-		return err
-	}
+	defer done()
 	lc := learner.DefaultLoopConfig(p.cfg.Run, holder)
 	lc.EvalEvery, lc.EvalCount, lc.EvalStart = uint64(p.cfg.Eval.Every), uint32(p.cfg.Eval.Tasks), p.cfg.Eval.Tasks > 0
 	lc.MaxIdle, lc.MaxEmpty = p.cfg.Limits.MaxIdle, p.cfg.Limits.MaxEmpty

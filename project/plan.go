@@ -79,12 +79,37 @@ func MakePlan(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	// parameters, start, two moments and a copy of each while a step is made
 	p.Host = 4*7*int64(p.Trained) + rows
 	p.Checkpoint = 16 * int64(p.Trained)
+	if c.Training.Algorithm == learner.PPO {
+		if err := p.critic(c, m, longest); err != nil {
+			return p, err
+		}
+	}
 	per := 6.
 	if c.Training.Beta != 0 {
 		per += 2
 	}
-	p.FLOPs = per * float64(p.Params) * float64(p.StepTokens)
+	p.FLOPs += per * float64(p.Params) * float64(p.StepTokens) * float64(max(c.Training.NumIterations, 1))
 	return p, nil
+}
+
+// critic adds ppo's: its parameters, and as much work again as the policy's.
+func (p *Plan) critic(c Config, m *model.Model, longest int) error {
+	lora := c.critic().LoRA.Resolve(m.Config)
+	layout, err := model.TrainerConfig{LoRA: lora, Value: true}.Layout(m.Config)
+	if err != nil {
+		return err
+	}
+	mem, err := m.Config.TrainingMemory(lora, (p.MicroTokens+longest-1)/max(longest, 1), longest)
+	if err != nil {
+		return err
+	}
+	p.Memory.Adapter += mem.Adapter
+	p.Memory.Activations += mem.Activations
+	p.Trained += layout.Size()
+	p.Host += 4 * 5 * int64(layout.Size())
+	p.Checkpoint += 12 * int64(layout.Size())
+	p.FLOPs = (2 + 6*float64(c.Training.NumIterations)) * float64(p.Params) * float64(p.StepTokens)
+	return nil
 }
 
 // String is the plan for people, a line each.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/skein-rl/skein/agent/tool"
 	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/learner"
 	"github.com/skein-rl/skein/learner/data"
@@ -109,8 +110,8 @@ func store(ctx context.Context, st replay.Store, logs []*eventlog.Log) error {
 // logs; those too long for a rollout are left out.
 func (p *parts) demonstrations(ctx context.Context, n int) ([]*eventlog.Log, error) {
 	// The embedded model writes calls without blanks, as its own recipe does;
-	// models of the field write them as Python's json module would.
-	format := rollout.FormatCallsSpaced
+	// others as their template writes them.
+	var format func([]tool.Call) string
 	if p.model.Name == EmbeddedTiny {
 		format = rollout.FormatCalls
 	}
@@ -163,6 +164,7 @@ func (p *parts) warmUp(ctx context.Context, demos []*eventlog.Log, dir string, l
 	sc.LearningRate, sc.NumTrainEpochs, sc.BatchTokens = p.cfg.Warmup.LearningRate, p.cfg.Warmup.Epochs, p.cfg.Warmup.BatchTokens
 	sc.LRSchedulerType, sc.Seed, sc.TokenBudget, sc.SaveSteps = "cosine", p.cfg.Training.Seed, p.cfg.Training.TokenBudget, 20
 	ident := p.identity(p.cfg.Run + "/warmup")
+	ident.Critic = nil
 	set := data.NewSet(p.source.Name()+" demonstrations", rows, data.Order{Shuffle: true})
 	ident.Dataset = learner.DatasetOf(set)
 	l, err := learner.New(sc, ident, tr, a.Params)
