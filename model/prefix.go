@@ -239,28 +239,28 @@ func excerpt(s string, n int) string {
 // ErrNoTurnEnd marks a template that ends an assistant turn with nothing.
 var ErrNoTurnEnd = errors.New("model: the chat template ends an assistant turn with no mark")
 
-// TurnEnd is the text the template puts after what the assistant said: the end
-// mark, without the line end that may follow. With a tokenizer it is the first
-// special token there.
-func TurnEnd(c *ChatTemplate, tok *Tokenizer) (string, error) {
+// TurnEnd is the mark that the template puts after what the assistant said,
+// without the white space around it, and its id. With a tokenizer it is the first
+// token there, which must be special or one of stops, the model's own
+// end-of-sequence ids. Without one it is all that follows and the id is -1.
+func TurnEnd(c *ChatTemplate, tok *Tokenizer, stops []int32) (mark string, id int32, err error) {
 	const answer = "Yes, I am."
 	text, err := c.Render([]Message{{Role: "user", Content: "Are you there?"}, {Role: "assistant", Content: answer}}, nil, false)
 	if err != nil {
-		return "", err
+		return "", -1, err
 	}
 	i := strings.LastIndex(text, answer)
 	if i < 0 {
-		return "", fmt.Errorf("%w: it does not show what the assistant said", ErrTemplate)
+		return "", -1, fmt.Errorf("%w: it does not show what the assistant said", ErrTemplate)
 	}
 	rest := strings.TrimSpace(text[i+len(answer):])
+	if tok == nil && rest != "" {
+		return rest, -1, nil
+	}
 	if tok != nil {
-		if ids := tok.Encode(rest, true); len(ids) > 0 && tok.IsSpecial(ids[0]) {
-			return tok.Decode(ids[:1]), nil
+		if ids := tok.Encode(rest, true); len(ids) > 0 && (tok.IsSpecial(ids[0]) || slices.Contains(stops, ids[0])) {
+			return tok.Decode(ids[:1]), ids[0], nil
 		}
-		return "", ErrNoTurnEnd
 	}
-	if rest == "" {
-		return "", ErrNoTurnEnd
-	}
-	return rest, nil
+	return "", -1, ErrNoTurnEnd
 }

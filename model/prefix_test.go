@@ -44,7 +44,7 @@ func TestPrefixReportOfFamilies(t *testing.T) {
 				continue
 			}
 			c := f.compile(t)
-			end, err := TurnEnd(c, nil)
+			end, _, err := TurnEnd(c, nil, nil)
 			require.NoError(t, err)
 			out := map[BreakKind]bool{}
 			r := CheckPrefixExtension(c, nil, end)

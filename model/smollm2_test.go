@@ -95,7 +95,7 @@ func TestSmolLM2Model(t *testing.T) {
 	_, style, err := m.Template.RenderWithTools(chat, []ToolDef{priceTool}, true)
 	require.NoError(t, err)
 	require.Equal(t, PromptTools, style)
-	end, err := TurnEnd(m.Template, m.Tokenizer)
+	end, _, err := TurnEnd(m.Template, m.Tokenizer, m.StopIDs)
 	require.NoError(t, err)
 	require.Equal(t, "<|im_end|>", end)
 	report := CheckPrefixExtension(m.Template, m.Tokenizer, end)

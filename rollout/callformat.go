@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/skein-rl/skein/model"
 )
 
 // CallFormat is how a family of models writes tool calls in its turns.
@@ -16,14 +18,25 @@ type CallFormat struct {
 	// read reads a body: its calls, the offset after it and its closing mark,
 	// and whether the text ended inside.
 	read func(text string, body int) (calls []Part, end int, open bool)
-	// fits reports whether a template teaches the format.
+	// fits reports whether a template teaches the format; nil for formats that
+	// are only chosen by name.
 	fits func(template string) bool
+	// thought are the marks around a thought beside <think> and </think>.
+	thought [2]string
+	// plain takes the family's marks off a piece of text; nil = there are none.
+	plain func(text string) string
 }
+
+// AutoCallFormat stands for the format that the model's template teaches.
+const AutoCallFormat = "auto"
 
 // callFormats in the order in which a template is tried against them: the more
 // particular first. Hermes is also what RenderWithTools teaches a model whose
 // template ignores tools, and what every format falls back to.
-var callFormats = []*CallFormat{gemma4Calls, functionGemmaCalls, deepSeekCalls, mistralCalls, phiCalls, functoolsCalls, glmCalls, xmlCalls, functionTagCalls, hermesCalls, llamaCalls}
+var callFormats = []*CallFormat{
+	harmonyCalls, functionaryCalls, gemma4Calls, functionGemmaCalls, deepSeekCalls, mistralCalls, lfm2Calls, cohereCalls,
+	phiCalls, functoolsCalls, glmCalls, xmlCalls, invokeCalls, functionTagCalls, hermesCalls, llamaCalls, reactCalls, fencedCalls,
+}
 
 // Begins is where the first call of a text begins, in this format or in Hermes
 // marks; -1 without one.
@@ -54,32 +67,23 @@ func CallFormatNamed(name string) (*CallFormat, error) {
 	return nil, fmt.Errorf("rollout: tool-call format %q is unknown; the known ones are %s", name, strings.Join(CallFormats(), ", "))
 }
 
-// CallFormatOf chooses the format that a chat template teaches: Hermes when it
+// CallFormatFor chooses the format that a chat template teaches: Hermes when it
 // teaches none, for then the prompt does (model.RenderWithTools).
-func CallFormatOf(template string) *CallFormat {
+func CallFormatFor(t *model.ChatTemplate) *CallFormat {
+	if !t.SupportsTools() {
+		return hermesCalls
+	}
+	return callFormatOf(t.Source())
+}
+
+func callFormatOf(template string) *CallFormat {
 	for _, f := range callFormats {
-		if f.fits(template) {
+		if f.fits != nil && f.fits(template) {
 			return f
 		}
 	}
 	return hermesCalls
 }
-
-// WithCallFormat gives the chat another tool-call format than its template's.
-func WithCallFormat(c Chat, name string) (Chat, error) {
-	f, err := CallFormatNamed(name)
-	if err != nil {
-		return nil, err
-	}
-	return formatChat{c, f}, nil
-}
-
-type formatChat struct {
-	Chat
-	format *CallFormat
-}
-
-func (c formatChat) Calls() *CallFormat { return c.format }
 
 // findMark finds the first of some opening marks.
 func findMark(marks ...string) func(string, int) (int, int) {

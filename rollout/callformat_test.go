@@ -38,6 +38,67 @@ func TestCallFormats(t *testing.T) {
 		{"gemma4", `<|tool_call>call:a{x:1,s:<|"|>it's, {b}<|"|>,l:[true,{k:null}],e:{}}<tool_call|>`, `a{"x":1,"s":"it's, {b}","l":[true,{"k":null}],"e":{}}`},
 		{"gemma4", `<|tool_call>call:a{x:word}<tool_call|>`, `bad(: expected a value, got word)`},
 		{"function-gemma", `<start_function_call>call:a{x:<escape>t<escape>}<end_function_call>`, `a{"x":"t"}`},
+		{"harmony", `<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.a <|constrain|>json<|message|>{"x": 1}`, `thought(hm) a{"x":1}`},
+		{"harmony", ` to=functions.a<|channel|>commentary json<|message|>{"x": "<|end|>"}<|call|>`, `a{"x":"<|end|>"}`},
+		{"harmony", `<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary to=functions.a<|message|>{}`, `text(I look.) a{}`},
+		{"harmony", `<|channel|>final<|message|>It is 3.`, `text(It is 3.)`},
+		{"harmony", `It is 3. to=functions`, `text(It is 3. to=functions)`},
+		{"harmony", `<|channel|>commentary to=functions.a`, `bad(: no <|message|> follows the recipient) open`},
+		{"harmony", `<|channel|>commentary to=functions.a<|message|>{"x`, `bad(: unexpected end of JSON) open`},
+		{"harmony", `<|channel|>commentary to=functions.a<|message|>tea`, `bad(: invalid character 'e' in literal true (expecting 'r'))`},
+		{"harmony", `<|channel|>commentary to=functions.<|message|>{}`, `bad(: name is missing)`},
+		{"functionary", "a\n{\"x\": 1}>>>b\n{}", `a{"x":1} b{}`},
+		{"functionary", ">>>all\nIt is >>>a\n{}", `text(It is) a{}`},
+		{"functionary", "all\nIt is 3.", `text(It is 3.)`},
+		{"functionary", "Hello\nyou", "text(Hello\nyou)"},
+		{"functionary", ">>>python\nprint(1)", `bad(: invalid character 'p' looking for beginning of value)`},
+		{"functionary", "a\n{\"x\"", `bad(: unexpected end of JSON) open`},
+		{"functionary", ">>>a", `bad(: no arguments follow the name) open`},
+		{"cohere", `<|START_THINKING|>hm<|END_THINKING|><|START_ACTION|>[
+    {"tool_call_id": "0", "tool_name": "a", "parameters": {"x": 1}},
+    {"tool_call_id": "1", "tool_name": "b", "parameters": {}}
+]<|END_ACTION|>`, `thought(hm) a{"x":1} b{}`},
+		{"cohere", `<|START_RESPONSE|>It is 3.<|END_RESPONSE|>`, `text(It is 3.)`},
+		{"cohere", "I look.\nAction:\n```json\n[{\"tool_name\": \"a\", \"parameters\": {\"x\": 1}}]```\n", `text(I look.) a{"x":1} text()`},
+		{"cohere", "Action: ```json\n[{\"tool_name\": \"directly-answer\", \"parameters\": {}}]\n```3", `text() text(3)`},
+		{"cohere", `<|START_ACTION|>[{"tool_name": "a"`, `bad(: unexpected end of JSON) open`},
+		{"cohere", `<|START_ACTION|>[{"tool": "a"}]<|END_ACTION|>`, `bad(: name is missing)`},
+		{"cohere", `Action: none.`, `text(Action: none.)`},
+		{"react", "Thought: I look.\nAction: a\nAction Input: {\"x\": 1}\nObservation: 3", `text(Thought: I look.) a{"x":1} text(Observation: 3)`},
+		{"react", "Action: `a`\nAction Input:\n```json\n{\"x\": 1}\n```\nAction: b\nAction Input: {}", `a{"x":1} b{}`},
+		{"react", "Action: a\nAction Input: tea", `bad(: invalid character 'e' in literal true (expecting 'r'))`},
+		{"react", "Action: a", `bad(: no Action Input: follows the action) open`},
+		{"react", "Action: a\nAction Input: {\"x\"", `bad(: unexpected end of JSON) open`},
+		{"react", "Action:\nAction Input: {}", `bad(: name is missing)`},
+		{"react", "Thought: done\nFinal Answer: 3", `text(3)`},
+		{"react", "The Action: a", `text(The Action: a)`},
+		{"fenced", "I look.\n```json\n{\"name\": \"a\", \"arguments\": {\"x\": 1}}\n```\nok", `text(I look.) a{"x":1} text(ok)`},
+		{"fenced", "a\n```json\n{\"x\": 1}\n```", `a{"x":1}`},
+		{"fenced", "```tool_call\n[{\"tool\": \"a\", \"args\": {}}, {\"tool_names\": [\"b\"], \"input\": {}}]\n```", `a{} b{}`},
+		{"fenced", "Like this:\n```json\n{\"x\": 1}\n```", "text(Like this:\n```json\n{\"x\": 1}\n```)"},
+		{"fenced", "```python\nname = 1\n```", "text(```python\nname = 1\n```)"},
+		{"fenced", "```json\n{\"name\": \"a\", \"arguments\": {\"x\"\n```\n", "bad(: invalid character '`' after object key) text()"},
+		{"fenced", "```json\n{\"name\": \"a\", \"tool\": \"b\"}\n```", `bad(a: the name is given twice)`},
+		{"fenced", "```json\n{\"name\": \"a\", \"arg", `bad(: unexpected end of JSON) open`},
+		{"xml", "ok<minimax:tool_call>\n<invoke name=\"a\">\n<parameter name=\"x\">1</parameter>\n<parameter name=\"s\">two\nlines</parameter>\n</invoke>\n<invoke name=\"b\">\n</invoke>\n</minimax:tool_call>", `text(ok) a{"x":1,"s":"two\nlines"} text() b{}`},
+		{"xml", `<function name="a"><param name="x">tea</param></function>`, `a{"x":"tea"}`},
+		{"xml", `<function name="a">{"x": 1}</function>`, `a{"x":1}`},
+		{"xml", "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"a\">\n<｜DSML｜parameter name=\"s\" string=\"true\">1</｜DSML｜parameter>\n<｜DSML｜parameter name=\"x\" string=\"false\">[1]</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>", `a{"s":"1","x":[1]}`},
+		{"xml", `<invoke name="a"><parameter name="x" string="false">tea</parameter></invoke>`, `bad(a: the value of x is not JSON)`},
+		{"xml", `<invoke name="a"><parameter name="x">1</invoke>`, `bad(a: no </parameter> closes the value of x)`},
+		{"xml", `<invoke name="a">tea</invoke>`, `bad(a: expected <parameter name="KEY">value</parameter>)`},
+		{"xml", `<invoke name="a"><parameter name="x">1</parameter>`, `bad(a: no </invoke> closes the call) open`},
+		{"xml", `<invoke name="">x</invoke>`, `text(<invoke name="">x</invoke>)`},
+		{"lfm2", `I look.<|tool_call_start|>[a(x=1, s='it\'s "t"\n', l=[True, None, (1.5,)], d={'k': -2}), b()]<|tool_call_end|>ok`, `text(I look.) a{"x":1,"s":"it's \"t\"\n","l":[true,null,[1.5]],"d":{"k":-2}} b{} text(ok)`},
+		{"lfm2", `<|tool_call_start|>[{"name": "a", "arguments": {}}]<|tool_call_end|>`, `a{}`},
+		{"lfm2", `<|tool_call_start|>[a(s="<|tool_call_end|>")]`, `a{"s":"<|tool_call_end|>"}`},
+		{"lfm2", `<|tool_call_start|>[a(x=1, x=2)]<|tool_call_end|>`, `bad(: argument x is given twice)`},
+		{"lfm2", `<|tool_call_start|>[a(1)]<|tool_call_end|>`, `bad(: expected KEY=VALUE)`},
+		{"lfm2", `<|tool_call_start|>[a(x=open('f'))]<|tool_call_end|>`, `bad(: expected a value, got open('f'))]<|tool_call_end|>)`},
+		{"lfm2", `<|tool_call_start|>[a(x=`, `bad(: unexpected end of the calls) open`},
+		{"lfm2", `<|tool_call_start|>[]<|tool_call_end|>`, `bad(: an empty list of calls)`},
+		{"lfm2", `<|tool_call_start|>` + strings.Repeat("[a(x=", 2) + `<|tool_call_start|>[b()]<|tool_call_end|>`, `bad(: expected a value, got a(x=<|tool_call_start|>[b()]<|tool_call_… [5 bytes cut]) b{}`},
+		{"lfm2", `<|tool_call_start|>a(x=` + strings.Repeat("[", 200) + `)<|tool_call_end|>`, `bad(: arguments are nested deeper than 100)`},
 		// Hermes marks are understood beside any other.
 		{"mistral", `<tool_call>{"name":"a"}</tool_call>`, `a{}`},
 	} {
@@ -46,10 +107,7 @@ func TestCallFormats(t *testing.T) {
 		require.Equal(t, c.want, show(ParseTurn(c.in, false, f)), "%s: %s", c.format, c.in)
 	}
 	_, err := CallFormatNamed("nonsense")
-	require.ErrorContains(t, err, `"nonsense" is unknown; the known ones are gemma4,`)
-	chat, err := WithCallFormat(byteChat{}, "glm")
-	require.NoError(t, err)
-	require.Equal(t, "glm", chat.Calls().Name)
+	require.ErrorContains(t, err, `"nonsense" is unknown; the known ones are harmony,`)
 }
 
 // Every family's template writes calls that the format chosen for it reads back:
@@ -91,7 +149,7 @@ func TestTemplatesCallsAreReadBack(t *testing.T) {
 		if !listed {
 			continue
 		}
-		format := CallFormatOf(tmpl.Template)
+		format := callFormatOf(tmpl.Template)
 		require.Equal(t, want, format.Name, tmpl.File)
 		for _, r := range tmpl.Renders {
 			if golden.Conversations[r.Conversation].Name != "call" || r.Generate || r.Vars != nil || r.Text == nil {

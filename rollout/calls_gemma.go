@@ -15,8 +15,9 @@ var functionGemmaCalls = gemmaFormat("function-gemma", "<start_function_call>", 
 
 func gemmaFormat(name, opening, closing, quote string) *CallFormat {
 	return &CallFormat{
-		Name: name,
-		find: findMark(opening),
+		Name:    name,
+		thought: [2]string{"<|channel>thought", "<channel|>"},
+		find:    findMark(opening),
 		read: func(text string, body int) ([]Part, int, bool) {
 			inner, end, open := within(text, body, closing, opening)
 			rest, ok := strings.CutPrefix(strings.TrimSpace(inner), "call:")
@@ -54,8 +55,7 @@ func (g *gemmaValue) value(depth int) (string, error) {
 			return "", errors.New("a text is not closed")
 		}
 		g.text = rest
-		out, err := json.Marshal(s)
-		return string(out), err
+		return quoteJSON(s), nil
 	case strings.HasPrefix(g.text, "{"), strings.HasPrefix(g.text, "["):
 		return g.group(depth)
 	}
@@ -95,11 +95,7 @@ func (g *gemmaValue) group(depth int) (string, error) {
 				return "", errors.New("expected key:value")
 			}
 			key = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(key), g.quote), g.quote)
-			k, err := json.Marshal(key)
-			if err != nil {
-				return "", err
-			}
-			part, g.text = string(k)+":", rest
+			part, g.text = quoteJSON(key)+":", rest
 		}
 		v, err := g.value(depth + 1)
 		if err != nil {

@@ -5,8 +5,9 @@ import "strings"
 // mistralCalls: [TOOL_CALLS][{"name": …, "arguments": {…}}], or the newer
 // [TOOL_CALLS]NAME[ARGS]{…} with an optional [CALL_ID]… before [ARGS].
 var mistralCalls = &CallFormat{
-	Name: "mistral",
-	find: findMark("[TOOL_CALLS]"),
+	Name:    "mistral",
+	thought: [2]string{"[THINK]", "[/THINK]"},
+	find:    findMark("[TOOL_CALLS]"),
 	read: func(text string, body int) ([]Part, int, bool) {
 		const mark, args = "[TOOL_CALLS]", "[ARGS]"
 		rest := strings.TrimLeft(text[body:], " \n")

@@ -80,17 +80,24 @@ var glmCalls = &CallFormat{
 type arguments struct{ b strings.Builder }
 
 func (a *arguments) add(key, value string) {
+	if v := strings.TrimSpace(value); json.Valid([]byte(v)) && v[0] != '"' {
+		a.put(key, v)
+		return
+	}
+	a.text(key, value)
+}
+
+// text adds a value that is text whatever it looks like.
+func (a *arguments) text(key, value string) {
+	a.put(key, quoteJSON(value))
+}
+
+// put adds a value that is JSON.
+func (a *arguments) put(key, value string) {
 	if a.b.Len() > 0 {
 		a.b.WriteByte(',')
 	}
-	k, _ := json.Marshal(key) // strings always marshal
-	v := []byte(strings.TrimSpace(value))
-	if !json.Valid(v) || v[0] == '"' {
-		v, _ = json.Marshal(value)
-	}
-	a.b.Write(k)
-	a.b.WriteByte(':')
-	a.b.Write(v)
+	a.b.WriteString(quoteJSON(key) + ":" + value)
 }
 
 func (a *arguments) json() string { return "{" + a.b.String() + "}" }

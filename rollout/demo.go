@@ -15,12 +15,12 @@ const TableDemonstrations = "demonstrations"
 // calls, results and texts as events over their spans. meta names the run; what
 // belongs to the task is filled in. Equal demonstrations have equal ids.
 func DemoLog(chat Chat, t Task, messages []Message, meta eventlog.Meta) (*eventlog.Log, error) {
-	ids, train, err := EncodeDemo(chat, t.Tools, messages)
+	encoded, err := encodeDemo(chat, t.Tools, messages)
 	if err != nil {
 		return nil, err
 	}
 	meta.Table, meta.Source, meta.Task, meta.GroupSize = TableDemonstrations, t.Source, t.ID, 1
-	d := demo{log: eventlog.NewBuilder(meta), ids: ids, train: train}
+	d := demo{log: eventlog.NewBuilder(meta), encodedDemo: encoded}
 	if _, err := d.log.Root(); err != nil {
 		return nil, err
 	}
@@ -34,9 +34,8 @@ func DemoLog(chat Chat, t Task, messages []Message, meta eventlog.Meta) (*eventl
 // each assistant message is one trained segment, what stands between two is one
 // of the environment.
 type demo struct {
+	encodedDemo
 	log   *eventlog.Builder
-	ids   []int32
-	train []bool
 	at    int
 	calls int
 }
@@ -70,7 +69,7 @@ func (d *demo) write(t Task, messages []Message) error {
 			if span, err = d.segment(eventlog.Expert); err != nil {
 				return err
 			}
-			events = append(events, d.turn(messages[i].Content, span)...)
+			events = append(events, d.turn(d.turns[turn-1].parsed, span)...)
 			i++
 		case "tool":
 			if span, err = d.segment(eventlog.Environment); err != nil {
@@ -99,8 +98,7 @@ func (d *demo) write(t Task, messages []Message) error {
 
 // turn gives the events of one assistant turn. The first one of the kind that
 // weighs most (a call where there is one) holds the turn's tokens.
-func (d *demo) turn(content string, span eventlog.Span) []eventlog.Event {
-	parsed := ParseTurn(content, false, hermesCalls)
+func (d *demo) turn(parsed Parsed, span eventlog.Span) []eventlog.Event {
 	var events []eventlog.Event
 	placed := false
 	for i := range parsed.Parts {

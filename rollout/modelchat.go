@@ -3,8 +3,8 @@ package rollout
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/skein-rl/skein/agent/tool"
 	"github.com/skein-rl/skein/model"
@@ -19,44 +19,68 @@ type modelChat struct {
 	calls     *CallFormat
 }
 
+// ChatOption changes how a model's chat template is used.
+type ChatOption func(*modelChat) error
+
+// WithCallFormat reads tool calls in another format than the template's. "" and
+// AutoCallFormat leave the choice to the template; an unknown name is an error.
+func WithCallFormat(name string) ChatOption {
+	return func(c *modelChat) (err error) {
+		if name != "" && name != AutoCallFormat {
+			c.calls, err = CallFormatNamed(name)
+		}
+		return err
+	}
+}
+
+// WithTemplateVars sets variables of the template, such as enable_thinking, to
+// JSON values. One that the template does not read is an error.
+func WithTemplateVars(vars map[string]any) ChatOption {
+	return func(c *modelChat) (err error) {
+		for _, name := range slices.Sorted(maps.Keys(vars)) {
+			if !c.template.Uses(name) {
+				return fmt.Errorf("template variable %s: the chat template does not read it", name)
+			}
+			if c.template, err = c.template.WithVar(name, vars[name]); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
 // NewModelChat returns the text side of a model. The first stop token is the
 // one the template ends an assistant turn with; the model's other
-// end-of-sequence ids follow. Errors: no tokenizer or template, or a template
-// whose turns end with no special token, so that no completion would stop.
-func NewModelChat(m *model.Model) (Chat, error) {
+// end-of-sequence ids follow. Errors: no tokenizer or template, an option that
+// does not fit, or a template whose turns end with no special token, so that no
+// completion would stop.
+func NewModelChat(m *model.Model, options ...ChatOption) (Chat, error) {
 	if m.Tokenizer == nil || m.Template == nil {
 		return nil, fmt.Errorf("rollout: model %s has no tokenizer or no chat template; use an instruction-tuned model", m.Name)
 	}
-	c := &modelChat{tokenizer: m.Tokenizer, template: m.Template, calls: hermesCalls}
-	if m.Template.SupportsTools() {
-		c.calls = CallFormatOf(m.Template.Source())
+	c := &modelChat{tokenizer: m.Tokenizer, template: m.Template, calls: CallFormatFor(m.Template)}
+	for _, option := range options {
+		if err := option(c); err != nil {
+			return nil, fmt.Errorf("rollout: model %s: %w", m.Name, err)
+		}
 	}
 	for _, a := range m.Tokenizer.AddedTokens() {
 		if a.Special {
 			c.special = append(c.special, a.Content)
 		}
 	}
-	const answer = "Yes."
-	text, err := c.Render([]Message{{Role: "user", Content: "Are you there?"}, {Role: "assistant", Content: answer}}, nil, false)
-	if err != nil {
-		return nil, fmt.Errorf("rollout: model %s: %w", m.Name, err)
+	c.stop = slices.Clone(m.StopIDs)
+	if m.Config.EOSTokenID >= 0 && len(c.stop) == 0 {
+		c.stop = append(c.stop, m.Config.EOSTokenID)
 	}
-	i := strings.LastIndex(text, answer)
-	if i < 0 {
-		return nil, fmt.Errorf("rollout: model %s: the chat template does not show what the assistant said", m.Name)
-	}
-	ids := c.Encode(strings.TrimLeft(text[i+len(answer):], " \n"))
-	stops := slices.Clone(m.StopIDs)
-	if m.Config.EOSTokenID >= 0 && len(stops) == 0 {
-		stops = append(stops, m.Config.EOSTokenID)
-	}
+	_, end, err := model.TurnEnd(c.template, c.tokenizer, c.stop)
 	switch {
-	case len(ids) > 0 && (c.tokenizer.IsSpecial(ids[0]) || slices.Contains(stops, ids[0])):
-		c.stop = append([]int32{ids[0]}, slices.DeleteFunc(stops, func(id int32) bool { return id == ids[0] })...)
-	case len(stops) > 0:
-		c.stop = stops
-	default:
-		return nil, errors.New("rollout: the model names no end-of-sequence token and its chat template ends turns with none")
+	case err == nil:
+		c.stop = append([]int32{end}, slices.DeleteFunc(c.stop, func(id int32) bool { return id == end })...)
+	case !errors.Is(err, model.ErrNoTurnEnd):
+		return nil, fmt.Errorf("rollout: model %s: %w", m.Name, err)
+	case len(c.stop) == 0:
+		return nil, fmt.Errorf("rollout: model %s names no end-of-sequence token, and %w", m.Name, err)
 	}
 	return c, nil
 }
@@ -64,7 +88,10 @@ func NewModelChat(m *model.Model) (Chat, error) {
 func (c *modelChat) Render(messages []Message, tools []tool.Spec, generate bool) (string, error) {
 	in := make([]model.Message, len(messages))
 	for i, m := range messages {
-		in[i] = model.Message{Role: m.Role, Content: m.Content, Name: m.Name, ToolCallID: m.CallID}
+		in[i] = model.Message{Role: m.Role, Content: m.Content, Reasoning: m.Reasoning, Name: m.Name, ToolCallID: m.CallID}
+		for _, call := range m.Calls {
+			in[i].ToolCalls = append(in[i].ToolCalls, model.ToolCall{ID: call.ID, Name: call.Name, Arguments: call.Arguments})
+		}
 	}
 	defs := make([]model.ToolDef, len(tools))
 	for i, t := range tools {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/skein-rl/skein/agent/tool"
@@ -92,8 +93,12 @@ func ParseTurn(text string, inThought bool, format *CallFormat) Parsed {
 		pos = part.End
 	}
 	if inThought {
-		end, found := thoughtEnd(text, 0)
-		add(Part{Kind: PartReasoning, End: end, Text: trimThought(text[:end])})
+		marks := hermesThought
+		if own := format.thought[1]; own != "" && strings.Contains(text, own) && !strings.Contains(text[:strings.Index(text, own)], thinkClose) {
+			marks = format.thought
+		}
+		end, found := markEnd(text, 0, marks[1])
+		add(Part{Kind: PartReasoning, End: end, Text: trimThought(text[:end], marks)})
 		p.Open = !found
 	}
 	for pos < len(text) {
@@ -102,25 +107,35 @@ func ParseTurn(text string, inThought bool, format *CallFormat) Parsed {
 		if other, otherBody := hermesCalls.find(text, pos); other >= 0 && (call < 0 || other < call) {
 			use, call, body = hermesCalls, other, otherBody
 		}
-		next, thinks := len(text), false
+		next, thought := len(text), [2]string{}
 		if call >= 0 {
 			next = call
 		}
-		if i := strings.Index(text[pos:], thinkOpen); i >= 0 && pos+i < next {
-			next, thinks = pos+i, true
+		for _, marks := range [][2]string{hermesThought, format.thought} {
+			if i := strings.Index(text[pos:], marks[0]); marks[0] != "" && i >= 0 && (pos+i < next || pos+i == next && thought[0] == "") {
+				next, thought = pos+i, marks
+			}
 		}
 		if next > pos {
-			add(Part{Kind: PartText, End: next, Text: strings.TrimSpace(text[pos:next])})
+			part := Part{Kind: PartText, End: next, Text: strings.TrimSpace(text[pos:next])}
+			if format.plain != nil {
+				part.Text = format.plain(part.Text)
+			}
+			add(part)
 			continue
 		}
-		if thinks {
-			end, found := thoughtEnd(text, pos+len(thinkOpen))
-			add(Part{Kind: PartReasoning, End: end, Text: trimThought(text[pos:end])})
+		if thought[0] != "" {
+			end, found := markEnd(text, pos+len(thought[0]), thought[1])
+			add(Part{Kind: PartReasoning, End: end, Text: trimThought(text[pos:end], thought)})
 			p.Open = !found
 			continue
 		}
 		calls, end, open := use.read(text, body)
 		p.Open = open
+		if len(calls) == 0 { // marked as a call that says it is none
+			add(Part{Kind: PartText, End: end})
+			continue
+		}
 		for i := range calls {
 			calls[i].Kind = PartCall
 			calls[i].End = end
@@ -136,20 +151,26 @@ func ParseTurn(text string, inThought bool, format *CallFormat) Parsed {
 }
 
 // OpensThought reports whether a rendered prompt ends inside a thought that the
-// template opened.
+// template opened, by the marks of any format.
 func OpensThought(prompt string) bool {
-	return strings.HasSuffix(strings.TrimRight(prompt, " \r\n"), thinkOpen)
+	prompt = strings.TrimRight(prompt, " \r\n")
+	return strings.HasSuffix(prompt, thinkOpen) || slices.ContainsFunc(callFormats, func(f *CallFormat) bool {
+		return f.thought[0] != "" && strings.HasSuffix(prompt, f.thought[0])
+	})
 }
 
-func thoughtEnd(text string, from int) (end int, found bool) {
-	if i := strings.Index(text[from:], thinkClose); i >= 0 {
-		return from + i + len(thinkClose), true
+// hermesThought are the marks of a thought that every format has.
+var hermesThought = [2]string{thinkOpen, thinkClose}
+
+func markEnd(text string, from int, mark string) (end int, found bool) {
+	if i := strings.Index(text[from:], mark); i >= 0 {
+		return from + i + len(mark), true
 	}
 	return len(text), false
 }
 
-func trimThought(s string) string {
-	return strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(s, thinkOpen), thinkClose))
+func trimThought(s string, marks [2]string) string {
+	return strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(s, marks[0]), marks[1]))
 }
 
 // jsonCalls reads the JSON body of a call that begins at from. closing ends it;
@@ -157,7 +178,7 @@ func trimThought(s string) string {
 // next call begins when that is missing; open means the text ended before the
 // JSON value did.
 func jsonCalls(text string, from int, opening, closing string) (calls []Part, end int, open bool) {
-	return jsonBody(text, from, opening, closing, readCalls)
+	return jsonBody(text, from, opening, closing, usualKeys.calls)
 }
 
 // namedCall reads the JSON arguments of a call whose name stands before them.
@@ -186,14 +207,14 @@ func jsonBody(text string, from int, opening, closing string, read func(json.Raw
 		}
 		err = errors.New("data after the JSON value")
 	}
-	end = len(text)
-	closed := false
+	stop, closed := len(text), false
+	end = stop
 	if closing != "" {
 		if i := strings.Index(text[from:], closing); i >= 0 {
-			end, closed = from+i+len(closing), true
+			stop, end, closed = from+i, from+i+len(closing), true
 		}
 	}
-	if i := strings.Index(text[from:end], opening); i >= 0 {
+	if i := strings.Index(text[from:stop], opening); i >= 0 {
 		end, closed = from+i, true
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -203,92 +224,16 @@ func jsonBody(text string, from int, opening, closing string, read func(json.Raw
 	return []Part{{Err: err}}, end, open
 }
 
-// malformed is a call that could not be read.
-func malformed(why string) []Part { return []Part{{Err: errors.New(why)}} }
-
-// callOf is a call from its name and the text of its arguments.
-func callOf(name, args string) Part {
-	quoted, err := json.Marshal(name)
-	if err != nil || name == "" {
-		return Part{Err: errors.New("name is missing")}
-	}
-	if args = strings.TrimSpace(args); args == "" {
-		args = "{}"
-	}
-	if !json.Valid([]byte(args)) {
-		return Part{Call: tool.Call{Name: name}, Err: errors.New("arguments are not JSON")}
-	}
-	return readCall(json.RawMessage(`{"name":` + string(quoted) + `,"arguments":` + args + `}`))
-}
-
-// readCalls turns a decoded body into one call, or several when it is a list.
-func readCalls(value json.RawMessage) []Part {
-	if value[0] != '[' {
-		return []Part{readCall(value)}
-	}
-	var list []json.RawMessage
-	if err := json.Unmarshal(value, &list); err != nil || len(list) == 0 {
-		return []Part{{Err: errors.New("an empty list of calls")}}
-	}
-	parts := make([]Part, len(list))
-	for i, v := range list {
-		parts[i] = readCall(v)
-	}
-	return parts
-}
-
-func readCall(value json.RawMessage) Part {
-	var raw struct {
-		Name       *string         `json:"name"`
-		Arguments  json.RawMessage `json:"arguments"`
-		Parameters json.RawMessage `json:"parameters"`
-	}
-	if value[0] != '{' {
-		return Part{Err: errors.New("a call is a JSON object")}
-	}
-	if err := json.Unmarshal(value, &raw); err != nil {
-		return Part{Err: err}
-	}
-	if raw.Name == nil || *raw.Name == "" {
-		return Part{Err: errors.New("name is missing")}
-	}
-	args := raw.Arguments
-	if args == nil {
-		args = raw.Parameters
-	} else if raw.Parameters != nil {
-		return Part{Call: tool.Call{Name: *raw.Name}, Err: errors.New("both arguments and parameters are given")}
-	}
-	if args == nil {
-		args = json.RawMessage("{}")
-	}
-	if args[0] == '"' {
-		var inner string
-		if json.Unmarshal(args, &inner) == nil {
-			args = json.RawMessage(strings.TrimSpace(inner))
-		}
-	}
-	part := Part{Call: tool.Call{Name: *raw.Name, Arguments: args}}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, args); err != nil {
-		part.Err = fmt.Errorf("arguments: %w", err)
-	} else if part.Call.Arguments = compact.Bytes(); compact.Bytes()[0] != '{' {
-		part.Err = errors.New("arguments must be an object")
-	}
-	if part.Err != nil {
-		part.Call.Arguments = nil
-	}
-	return part
-}
-
-// FormatCalls writes calls the way ParseTurn reads them, without a blank: what
-// a demonstration for a small vocabulary teaches.
+// FormatCalls writes calls in Hermes marks without a blank: what a demonstration
+// for a small vocabulary teaches. Other demonstrations leave calls to the chat's
+// template (Message.Calls).
 func FormatCalls(calls []tool.Call) string {
 	return formatCalls(calls, callOpen+`{"name":%s,"arguments":%s}`+callClose, "", false)
 }
 
-// FormatCallsSpaced writes calls with the blanks and line ends that models
+// formatCallsSpaced writes calls with the blanks and line ends that models
 // trained on the Hermes convention are used to.
-func FormatCallsSpaced(calls []tool.Call) string {
+func formatCallsSpaced(calls []tool.Call) string {
 	return formatCalls(calls, callOpen+"\n"+`{"name": %s, "arguments": %s}`+"\n"+callClose, "\n", true)
 }
 

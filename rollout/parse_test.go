@@ -82,11 +82,11 @@ func TestFormatCallsReadsBack(t *testing.T) {
 	}
 	want := `a{"x":"\"</tool_call>"} we"ird{}`
 	require.Equal(t, want, show(ParseTurn(FormatCalls(calls), false, hermesCalls)))
-	spaced := ParseTurn(FormatCallsSpaced(calls), false, hermesCalls)
+	spaced := ParseTurn(formatCallsSpaced(calls), false, hermesCalls)
 	require.Equal(t, 2, spaced.Calls())
 	require.Empty(t, spaced.Text())
 	require.Equal(t, "<tool_call>\n"+`{"name": "a", "arguments": {"x": "\"a:b,c\\", "y": [1, 2]}}`+"\n</tool_call>",
-		FormatCallsSpaced([]tool.Call{{Name: "a", Arguments: []byte(`{"x":"\"a:b,c\\","y":[1,2]}`)}}))
+		formatCallsSpaced([]tool.Call{{Name: "a", Arguments: []byte(`{"x":"\"a:b,c\\","y":[1,2]}`)}}))
 }
 
 func FuzzParseTurn(f *testing.F) {
@@ -95,11 +95,16 @@ func FuzzParseTurn(f *testing.F) {
 		`[TOOL_CALLS]a[ARGS]{"x":1}`, `{"name": "a", "parameters": {}}; {"name":"b"}`, `<|tool_call>call:a{x:<|"|>s<|"|>,l:[1]}<tool_call|>`,
 		"<tool_call>\n<function=a>\n<parameter=x>\n1\n</parameter>\n</function>\n</tool_call>", `<tool_call>a<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>`,
 		`<｜tool▁call▁begin｜>a<｜tool▁sep｜>{}<｜tool▁call▁end｜>`, `functools[{"name":"a"}]`, `<function=a>{}</function>`,
+		`<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary to=functions.a<|message|>{}`, "a\n{}>>>all\nb>>>c\n{",
+		"<|START_THINKING|>a<|END_THINKING|><|START_ACTION|>[{\"tool_name\":\"directly-answer\"}]<|END_ACTION|>", "Action:\n```json\n[]```",
+		"\nAction: a\nAction Input: ```json\n{}\n```\nAction:", "a\n```json\n{\"x\":1}\n```", "<a:invoke name=\"b\"><a:parameter name=\"c\">1</a:parameter></a:invoke></tool_calls>",
+		`<|tool_call_start|>[a(x='\u00e9\x4',y=(1,{"k":[None]}))]<|tool_call_end|>`,
 		`<think>a</think>b<tool_call>[{"name":"a"},{}]</tool_call>c`,
 		`<tool_call>{"name":"a","arguments":"{\"x\"`, `<tool_call><tool_call>`, `</think><think>`,
 	} {
-		f.Add(s, false, uint8(len(s)))
-		f.Add(s, true, uint8(0))
+		for i := range callFormats {
+			f.Add(s, i%7 == 0, uint8(i))
+		}
 	}
 	f.Fuzz(func(t *testing.T, s string, inThought bool, format uint8) {
 		p := ParseTurn(s, inThought, callFormats[int(format)%len(callFormats)])

@@ -9,7 +9,6 @@ import (
 // record writes a turn to transcript and log: its tokens once, and one event
 // for each part with the tokens that are its.
 func (e *episode) record(gen Generation) (Parsed, error) {
-	inThought := OpensThought(e.script.text)
 	first, at := int32(0), 0
 	for i, r := range gen.Versions {
 		span, err := e.log.AppendTokens(e.branch, gen.IDs[at:r.End], gen.Logprobs[at:r.End], eventlog.Policy, r.Version)
@@ -22,8 +21,8 @@ func (e *episode) record(gen Generation) (Parsed, error) {
 		at = r.End
 	}
 	e.sampled += len(gen.IDs)
-	content := e.script.emitted(gen.IDs, gen.Finish == FinishStop)
-	parsed := ParseTurn(content, inThought, e.loop.chat.Calls())
+	turn := e.script.emitted(gen.IDs, gen.Finish == FinishStop)
+	content, parsed := turn.content, turn.parsed
 	ends := make([]int, len(parsed.Parts))
 	for i, p := range parsed.Parts {
 		ends[i] = p.End

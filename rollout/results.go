@@ -154,7 +154,7 @@ func (e *episode) extend(messages []Message) ([]eventlog.Span, *ending) {
 		end := failed(eventlog.Failed, "prompt", err)
 		return nil, &end
 	}
-	e.script.apply(d, messages)
+	e.script.apply(d)
 	return splitResults(l.chat, d, fresh, span, messages), nil
 }
 

@@ -140,8 +140,8 @@ func (s *Store) DemoConversation(index uint64, noiseRate float64, rng *rand.Rand
 }
 
 // Converse writes out a task's conversation with the given assistant turns,
-// running their calls in a fresh environment. format is rollout.FormatCalls or
-// rollout.FormatCallsSpaced.
+// running their calls in a fresh environment. format writes calls into a turn's
+// text, such as rollout.FormatCalls; nil leaves them to the chat's template.
 func Converse(ctx context.Context, t rollout.Task, turns []rollout.Turn, format func([]tool.Call) string) ([]rollout.Message, error) {
 	messages := rollout.Opening(t)
 	env := t.NewEnv()
@@ -154,7 +154,16 @@ func Converse(ctx context.Context, t rollout.Task, turns []rollout.Turn, format 
 		if i == len(turns)-1 && !t.SingleTurn {
 			return nil, fmt.Errorf("task %s %s: the demonstration ends with calls; end it with a text", t.Source, t.ID)
 		}
-		messages = append(messages, rollout.Message{Role: "assistant", Content: turn.Text + format(turn.Calls)})
+		said := rollout.Message{Role: "assistant", Content: turn.Text}
+		if format != nil {
+			said.Content += format(turn.Calls)
+		} else {
+			said.Calls = slices.Clone(turn.Calls)
+			for k := range said.Calls {
+				said.Calls[k].ID = rollout.CallID(n + k + 1)
+			}
+		}
+		messages = append(messages, said)
 		if i == len(turns)-1 {
 			break
 		}

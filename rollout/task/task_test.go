@@ -372,7 +372,7 @@ func checkBFCL(t *testing.T, task rollout.Task) {
 	t.Helper()
 	require.True(t, task.SingleTurn)
 	require.Equal(t, 1.0, score(t, task, task.Demo), task.ID)
-	m, err := Converse(context.Background(), task, task.Demo, rollout.FormatCallsSpaced)
+	m, err := Converse(context.Background(), task, task.Demo, nil)
 	require.NoError(t, err)
 	require.Equal(t, "assistant", m[len(m)-1].Role)
 	require.Zero(t, score(t, task, nil))
