@@ -45,7 +45,7 @@ func (c Config) Validate() error {
 		errs = append(errs, fmt.Errorf("listen: %q is no host:port: %w", c.Listen, err))
 	}
 	if err == nil && len(c.APIKeys) == 0 && !c.Open && !loopback(host) {
-		errs = append(errs, fmt.Errorf("listen: %q can be reached from other machines, and no API key is set; set one, listen on 127.0.0.1, or say that it may be open", c.Listen))
+		errs = append(errs, fmt.Errorf("listen: %q can be reached from other machines, and no API key is set: set one (SKEIN_API_KEY or --api-key-file), listen on 127.0.0.1, or pass --open", c.Listen))
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		errs = append(errs, errors.New("tls: give both the certificate and the key file, or neither"))

@@ -256,5 +256,8 @@ func (f *serveFlags) readKeys() error {
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("--api-key-file: %w", err)
 	}
+	if len(f.http.APIKeys) == 0 { // whoever names a file means to be asked for keys
+		return fmt.Errorf("--api-key-file: %s has no key", f.keyFile)
+	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -29,7 +30,20 @@ type served struct {
 	engine *rollout.LocalEngine
 }
 
-func serveTiny(t *testing.T, adapterRoot string) *served {
+// setup varies the server of a test.
+type setup struct {
+	root    string // of adapters
+	wrap    func(model.Decoder) model.Decoder
+	timeout time.Duration
+	waiting int // requests that may wait; 0 = 64
+}
+
+func serveTiny(t testing.TB, adapterRoot string) *served {
+	t.Helper()
+	return serveWith(t, setup{root: adapterRoot})
+}
+
+func serveWith(t testing.TB, c setup) *served {
 	t.Helper()
 	m, err := tiny.Open()
 	require.NoError(t, err)
@@ -37,12 +51,18 @@ func serveTiny(t *testing.T, adapterRoot string) *served {
 	require.NoError(t, err)
 	dec, err := b.NewDecoder(model.DecoderConfig{Slots: 8, MaxLen: 512, Adapters: 3})
 	require.NoError(t, err)
-	e, err := rollout.NewEngine(dec, rollout.EngineConfig{Slots: 8, MaxLen: 512, Adapters: 3, MaxWaiting: 64, Text: TextOf(m.Tokenizer)})
+	if c.wrap != nil {
+		dec = c.wrap(dec)
+	}
+	if c.waiting == 0 {
+		c.waiting = 64
+	}
+	e, err := rollout.NewEngine(dec, rollout.EngineConfig{Slots: 8, MaxLen: 512, Adapters: 3, MaxWaiting: c.waiting, Text: TextOf(m.Tokenizer)})
 	require.NoError(t, err)
 	enc, err := embed.Open("../../model/embed/testdata/tiny", 1)
 	require.NoError(t, err)
 	enc.Name = "tiny-bert"
-	h, err := New(Config{Name: "tiny", Model: m, Engine: e, Encoder: enc, AdapterRoot: adapterRoot})
+	h, err := New(Config{Name: "tiny", Model: m, Engine: e, Encoder: enc, AdapterRoot: c.root, Timeout: c.timeout})
 	require.NoError(t, err)
 	s := &served{httptest.NewServer(h), h, m, e}
 	t.Cleanup(func() {
@@ -55,14 +75,14 @@ func serveTiny(t *testing.T, adapterRoot string) *served {
 }
 
 // post sends JSON and decodes the answer, whatever its status.
-func (s *served) post(t *testing.T, path string, body any) (int, map[string]any) {
+func (s *served) post(t testing.TB, path string, body any) (int, map[string]any) {
 	t.Helper()
 	data, err := json.Marshal(body)
 	require.NoError(t, err)
 	return s.raw(t, path, data)
 }
 
-func (s *served) raw(t *testing.T, path string, data []byte) (int, map[string]any) {
+func (s *served) raw(t testing.TB, path string, data []byte) (int, map[string]any) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, s.URL+path, bytes.NewReader(data))
 	require.NoError(t, err)

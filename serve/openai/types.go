@@ -220,7 +220,7 @@ func (p *Prompts) UnmarshalJSON(data []byte) error {
 // Len is the number of prompts.
 func (p Prompts) Len() int { return max(len(p.Texts), len(p.IDs)) }
 
-// Strings is one string or a list of them.
+// Strings are stop strings: one, or a list of them.
 type Strings []string
 
 // UnmarshalJSON reads either form.
@@ -235,7 +235,7 @@ func (s *Strings) UnmarshalJSON(data []byte) error {
 	}
 	var many []string
 	if err := json.Unmarshal(data, &many); err != nil {
-		return fmt.Errorf("must be a string or a list of strings")
+		return fmt.Errorf("stop must be a string or a list of strings")
 	}
 	*s = many
 	return nil
