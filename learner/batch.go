@@ -26,6 +26,7 @@ type Episode struct {
 	Sampled   []float64 // the engine's log-probabilities
 	Versions  []uint64  // policy version of each token
 	seqs      []sequence
+	traits    traits
 }
 
 // sequence is one branch of an episode as the trainer sees it.
@@ -191,7 +192,7 @@ func (c Config) episode(l *eventlog.Log, names []string) (e Episode, rewards []f
 	if err != nil {
 		return e, nil, "no_model_calls"
 	}
-	e = Episode{Group: l.Meta.Group, LogID: l.ID, Member: l.Meta.Member, Truncated: l.Meta.Status == eventlog.Truncated}
+	e = Episode{Group: l.Meta.Group, LogID: l.ID, Member: l.Meta.Member, Truncated: l.Meta.Status == eventlog.Truncated, traits: traitsOf(l)}
 	if e.Truncated && c.MaskTruncatedCompletions {
 		return e, rewards, ""
 	}
@@ -228,12 +229,7 @@ func rewardsOf(l *eventlog.Log, names []string) (rewards []float64, ok bool) {
 		v, ok := l.EpisodeReward()
 		return []float64{v}, ok
 	}
-	var parts map[string]any
-	for _, e := range l.History() {
-		if e.Kind == eventlog.Reward && e.Scope == eventlog.EpisodeScope {
-			parts, _ = e.Payload["components"].(map[string]any)
-		}
-	}
+	parts := components(l)
 	for _, n := range names {
 		v, is := toFloat(parts[n])
 		ok = ok || is
@@ -243,6 +239,16 @@ func rewardsOf(l *eventlog.Log, names []string) (rewards []float64, ok bool) {
 		rewards = append(rewards, v)
 	}
 	return rewards, ok
+}
+
+// components are those of the last episode reward.
+func components(l *eventlog.Log) (parts map[string]any) {
+	for _, e := range l.History() {
+		if e.Kind == eventlog.Reward && e.Scope == eventlog.EpisodeScope {
+			parts, _ = e.Payload["components"].(map[string]any)
+		}
+	}
+	return parts
 }
 
 func toFloat(v any) (float64, bool) {

@@ -41,6 +41,7 @@ type Loop struct {
 	prev    string            // digest of the checkpoint the state came from
 	trained map[string]uint64 // group -> step, of this process
 	status  replay.RunStatus
+	waited  time.Duration // for the lease in training
 }
 
 // NewLoop checks the configuration. The learner stays the loop's own.
@@ -82,7 +83,9 @@ func (lp *Loop) Run(ctx context.Context) (sum Summary, err error) {
 		if err := ctx.Err(); err != nil {
 			return sum, err
 		}
+		t0 := time.Now()
 		lease, err := lp.wait(ctx)
+		lp.waited = time.Since(t0)
 		if err == nil {
 			err = lp.train(ctx, lease)
 		}

@@ -102,10 +102,12 @@ func (lp *Loop) step(ctx context.Context, lease *replay.Lease) (res StepResult, 
 			return res, nil, fmt.Errorf("%w: lease %d holds group %q, trained in step %d", ErrTrainedTwice, lease.ID, g.Group, step)
 		}
 	}
+	t0 := time.Now()
 	groups, refused, err := lp.fetch(ctx, lease)
 	if err != nil {
 		return res, nil, err
 	}
+	fetched := time.Since(t0)
 	ok, more := Admit(lp.l.cfg, lp.l.version, groups)
 	counts := map[string]int{}
 	for _, r := range append(refused, more...) {
@@ -125,6 +127,7 @@ func (lp *Loop) step(ctx context.Context, lease *replay.Lease) (res StepResult, 
 		}
 		return res, nil, err
 	}
+	res.Metrics["time/wait_s"], res.Metrics["time/fetch_s"] = lp.waited.Seconds(), fetched.Seconds()
 	for k, n := range counts {
 		res.Excluded[k] += n
 		res.Metrics["excluded/"+k] = float64(n)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/skein-rl/skein/internal/spread"
 	"github.com/skein-rl/skein/learner/loss"
 	"github.com/skein-rl/skein/model"
 )
@@ -26,7 +27,9 @@ type StepResult struct {
 	Excluded map[string]int
 	// Metrics: names as TRL's where it has one; every value is finite.
 	Metrics map[string]float64
-	Time    StepTime
+	// Histograms of the same numbers as the quantiles among the metrics.
+	Histograms map[string]spread.Histogram
+	Time       StepTime
 }
 
 // StepTime splits a step's wall time; Critic is all of the critic's.
@@ -58,6 +61,9 @@ func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) 
 	res := StepResult{Step: l.step + 1, Version: l.version + 1, Trained: b.LogIDs(), Excluded: b.Excluded, Time: s.time}
 	res.Time.Total = time.Since(began)
 	res.Metrics = s.metrics()
+	res.Histograms = s.distributions(res.Metrics)
+	res.Metrics["time/step_s"] = res.Time.Total.Seconds()
+	res.Metrics["time/tokens_per_s"] = res.Metrics["num_tokens"] / max(res.Time.Total.Seconds(), 1e-9)
 	for k, v := range res.Metrics {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			return StepResult{}, fmt.Errorf("%w: metric %s is %v", ErrDiverged, k, v)
