@@ -5,7 +5,8 @@
 //	      -> clip, AdamW -> adapter and checkpoint blobs -> one Commit
 //
 // [Learner.Step] is the pure middle: same state, same groups, same trainer, same
-// numbers. [Loop] is the I/O around it, over a store; [RunOffline] trains on rows
+// numbers. For ppo ([NewPPO]) the critic's values are taken before the first
+// update, and it is trained beside the policy; package ppo has the formulas. [Loop] is the I/O around it, over a store; [RunOffline] trains on rows
 // of a data.Set (sft, dpo, kto, bco, reward); [VerifyStep] recomputes a committed step from the store alone.
 //
 // Invariants:

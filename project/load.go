@@ -23,7 +23,7 @@ var aliases = map[string]map[string]string{
 		"clip_ratio": "epsilon", "clip_eps": "epsilon", "eps": "epsilon", "clip_ratio_high": "epsilon_high",
 		"kl_coef": "beta", "kl_loss_coef": "beta", "kl_beta": "beta",
 		"max_response_length": "max_completion_length", "max_new_tokens": "max_completion_length",
-		"ppo_epochs": "num_iterations", "mu": "num_iterations", "max_off_policy_steps": "max_staleness",
+		"ppo_epochs": "num_iterations", "num_ppo_epochs": "num_iterations", "cliprange": "epsilon", "gae_lambda": "lam", "lambda": "lam", "mu": "num_iterations", "max_off_policy_steps": "max_staleness",
 		"total_steps": "max_steps", "grad_clip": "max_grad_norm",
 	},
 	"lora": {"r": "rank", "lora_alpha": "alpha", "target_modules": "targets", "use_rslora": "rslora"},

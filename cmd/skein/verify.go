@@ -56,6 +56,9 @@ bit; elsewhere the largest difference is shown. Exit status 1 when they differ.`
 				for _, m := range rep.Metrics {
 					fmt.Printf("  metric %s differs: %+v\n", m.Name, m)
 				}
+				if k := rep.Critic; k != nil && k.Different > 0 {
+					fmt.Printf("  critic: %d of %d parameters differ, by at most %.3g\n", k.Different, k.Params, k.MaxAbsDiff)
+				}
 				if rep.OK {
 					fmt.Println("  equal, bit for bit")
 				} else {
