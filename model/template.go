@@ -53,8 +53,12 @@ func (c *ChatTemplate) WithClock(now func() time.Time) *ChatTemplate {
 }
 
 // WithVar gives a copy with one more variable, such as enable_thinking. The
-// value is JSON: a value of another kind than JSON has is an error.
+// value is JSON: a value of another kind than JSON has is an error, and so is the
+// name of one that Render sets.
 func (c *ChatTemplate) WithVar(name string, value any) (*ChatTemplate, error) {
+	if slices.Contains([]string{"messages", "tools", "documents", "add_generation_prompt"}, name) {
+		return nil, fmt.Errorf("%w: variable %s: it is set for each rendering", ErrTemplate, name)
+	}
 	raw, err := json.Marshal(value)
 	if err == nil {
 		value, err = jinja.DecodeJSON(raw)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skein-rl/skein/learner"
 	"github.com/skein-rl/skein/model"
+	"github.com/skein-rl/skein/rollout"
 )
 
 // Config is a training run. The zero value is not usable: start from
@@ -36,6 +37,7 @@ type Config struct {
 	StartAdapter string `yaml:"start_adapter,omitempty"`
 
 	Task     TaskConfig       `yaml:"task"`
+	Chat     ChatConfig       `yaml:"chat"`
 	Data     DataConfig       `yaml:"data"`
 	LoRA     model.LoRAConfig `yaml:"lora"`
 	Training learner.Config   `yaml:"training"`
@@ -110,6 +112,7 @@ func DefaultConfig() Config {
 	return Config{
 		Run: "run", Model: EmbeddedTiny, Backend: "go", Dtype: "f32",
 		Task:     TaskConfig{Name: "store"},
+		Chat:     ChatConfig{CallFormat: rollout.AutoCallFormat},
 		Data:     defaultData(),
 		LoRA:     model.LoRAConfig{Rank: 16, Alpha: 32, Targets: slices.Clone(model.Projections)},
 		Training: learner.DefaultConfig(),
@@ -148,6 +151,7 @@ func (c Config) Validate() error {
 	case c.Dtype == "bf16" && c.Backend == "go":
 		bad("dtype", c.Dtype, `the pure-Go backend computes in f32; set dtype: f32 or backend: xla:cpu`)
 	}
+	c.Chat.validate(bad)
 	if c.Threads < 0 {
 		bad("threads", c.Threads, "use 0 for every core")
 	}

@@ -1,10 +1,8 @@
 package project
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/skein-rl/skein/agent/tool"
 	"github.com/skein-rl/skein/learner/data"
@@ -24,12 +22,12 @@ type dataChat struct {
 
 var _ data.Chat = (*dataChat)(nil)
 
-func newDataChat(m *model.Model) (*dataChat, error) {
+func newDataChat(m *model.Model, cfg ChatConfig) (*dataChat, error) {
 	if m.Tokenizer == nil {
 		return nil, fmt.Errorf("project: model %s has no tokenizer: rows cannot be read with it", m.Name)
 	}
 	c := &dataChat{model: m}
-	if c.chat, c.why = rollout.NewModelChat(m); c.why != nil {
+	if c.chat, c.why = rollout.NewModelChat(m, cfg.options()...); c.why != nil {
 		c.chat = nil
 	}
 	marked := m.Tokenizer.WithSpecials([]int32{-1}) // -1 stands for the text
@@ -61,10 +59,7 @@ func (c *dataChat) Opening(tools []data.Tool, messages []data.Message) ([]int32,
 	if c.chat == nil {
 		return nil, c.why
 	}
-	ms, _, err := c.spoken(tools, messages)
-	if err != nil {
-		return nil, err
-	}
+	ms, _ := c.spoken(messages)
 	text, err := c.chat.Render(ms, specs(tools), true)
 	return c.chat.Encode(text), err
 }
@@ -73,10 +68,7 @@ func (c *dataChat) Conversation(tools []data.Tool, messages []data.Message) ([]i
 	if c.chat == nil {
 		return nil, nil, c.why
 	}
-	ms, calls, err := c.spoken(tools, messages)
-	if err != nil {
-		return nil, nil, err
-	}
+	ms, calls := c.spoken(messages)
 	ids, train, err := rollout.EncodeDemo(c.chat, specs(tools), ms)
 	if err != nil {
 		return nil, nil, err
@@ -99,89 +91,35 @@ func (c *dataChat) Conversation(tools []data.Tool, messages []data.Message) ([]i
 	return ids, turns, nil
 }
 
-// spoken gives the messages with every assistant turn as the text that the model
-// would write, calls and thoughts included, and which turns call tools.
-func (c *dataChat) spoken(tools []data.Tool, messages []data.Message) ([]rollout.Message, []bool, error) {
+// spoken gives the messages as rollouts have them, and which assistant turns
+// call tools. A turn with calls or a thought in parts is written by the template,
+// one in content alone is taken as it is.
+func (c *dataChat) spoken(messages []data.Message) ([]rollout.Message, []bool) {
 	names := map[string]string{} // of tools by call id
 	out := make([]rollout.Message, len(messages))
 	var calls []bool
 	for i, m := range messages {
-		out[i] = rollout.Message{Role: m.Role, Content: m.Content, Name: m.Name, CallID: m.CallID}
+		out[i] = rollout.Message{Role: m.Role, Content: m.Content, Name: m.Name, CallID: m.CallID, Reasoning: m.Reasoning}
 		switch m.Role {
 		case "tool":
 			if out[i].Name == "" {
 				out[i].Name = names[m.CallID]
 			}
 		case "assistant":
-			if len(m.Calls) > 0 || m.Reasoning != "" {
-				text, err := c.written(tools, messages[:i+1])
-				if err != nil {
-					return nil, nil, fmt.Errorf("message %d: %w", i, err)
-				}
-				out[i].Content = text
-			}
 			for _, call := range m.Calls {
+				out[i].Calls = append(out[i].Calls, tool.Call(call))
 				names[call.ID] = call.Name
 			}
-			calls = append(calls, len(m.Calls) > 0 || c.chat.Calls().Begins(out[i].Content) >= 0)
+			calls = append(calls, len(m.Calls) > 0 || c.chat.Calls().Begins(m.Content) >= 0)
 		}
 	}
-	return out, calls, nil
-}
-
-// written is what the template writes for the last message after its opening of
-// an assistant turn, without the mark that ends the turn.
-func (c *dataChat) written(tools []data.Tool, messages []data.Message) (string, error) {
-	ms, defs := modelMessages(messages), modelTools(tools)
-	last := len(ms) - 1
-	before, _, err := c.model.Template.RenderWithTools(ms[:last], defs, true)
-	if err != nil {
-		return "", err
-	}
-	after, _, err := c.model.Template.RenderWithTools(ms, defs, false)
-	if err != nil {
-		return "", err
-	}
-	turn, ok := strings.CutPrefix(after, before)
-	if !ok {
-		return "", errors.New("the chat template does not write this turn after its own opening; write calls and thoughts into content as the model does")
-	}
-	if end := c.chat.Decode(c.chat.Stop()[:1]); end != "" {
-		if i := strings.LastIndex(turn, end); i >= 0 {
-			turn = turn[:i]
-		}
-	}
-	for _, call := range messages[last].Calls {
-		if !strings.Contains(turn, call.Name) {
-			return "", fmt.Errorf("the chat template leaves out the call of %q; write calls into content as the model does", call.Name)
-		}
-	}
-	return turn, nil
+	return out, calls
 }
 
 func specs(tools []data.Tool) []tool.Spec {
 	out := make([]tool.Spec, len(tools))
 	for i, t := range tools {
 		out[i] = tool.Spec(t)
-	}
-	return out
-}
-
-func modelTools(tools []data.Tool) []model.ToolDef {
-	out := make([]model.ToolDef, len(tools))
-	for i, t := range tools {
-		out[i] = model.ToolDef(t)
-	}
-	return out
-}
-
-func modelMessages(messages []data.Message) []model.Message {
-	out := make([]model.Message, len(messages))
-	for i, m := range messages {
-		out[i] = model.Message{Role: m.Role, Content: m.Content, Reasoning: m.Reasoning, Name: m.Name, ToolCallID: m.CallID}
-		for _, call := range m.Calls {
-			out[i].ToolCalls = append(out[i].ToolCalls, model.ToolCall(call))
-		}
 	}
 	return out
 }

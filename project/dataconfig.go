@@ -105,7 +105,7 @@ func trimRoom(err error) error {
 
 // loadData reads the sets a configuration names; eval is nil without one.
 func loadData(ctx context.Context, c Config, m *model.Model, log *slog.Logger) (train, eval *data.Set, rep data.Report, err error) {
-	chat, err := newDataChat(m)
+	chat, err := newDataChat(m, c.Chat)
 	if err != nil {
 		return nil, nil, rep, err
 	}

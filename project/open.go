@@ -85,8 +85,10 @@ func openParts(c Config, log *slog.Logger) (*parts, error) {
 	if p.model, err = OpenModel(c.Model); err != nil {
 		return nil, errors.Join(append(errs, err)...)
 	}
-	if p.chat, err = rollout.NewModelChat(p.model); err != nil {
+	if p.chat, err = rollout.NewModelChat(p.model, c.Chat.options()...); err != nil {
 		errs = append(errs, err)
+	} else {
+		p.cfg.Chat.CallFormat = p.chat.Calls().Name // what the run's record says
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err

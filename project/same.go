@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/skein-rl/skein/replay"
+	"github.com/skein-rl/skein/rollout"
 )
 
 // ErrOtherConfig refuses to go on with a run under another configuration than
@@ -68,6 +69,10 @@ func sameBase(spec replay.RunSpec, name, digest string) error {
 		spec.Run, ErrOtherConfig, spec.BaseDigest, name, digest)
 }
 
+// callFormatKey is compared once the model is open: until then "auto" may stand
+// for any format.
+const callFormatKey = "chat.call_format"
+
 // differences lists the keys that two configurations of a run disagree about.
 func differences(have, want Config) (out []string, err error) {
 	a, err := flat(have)
@@ -81,6 +86,9 @@ func differences(have, want Config) (out []string, err error) {
 	keys := maps.Clone(a)
 	maps.Copy(keys, b)
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		if k == callFormatKey && (a[k] == rollout.AutoCallFormat || b[k] == rollout.AutoCallFormat) {
+			continue
+		}
 		if a[k] != b[k] && !slices.ContainsFunc(machineKeys, func(m string) bool { return k == m || strings.HasSuffix(m, ".") && strings.HasPrefix(k, m) }) {
 			out = append(out, fmt.Sprintf("%s %s, now %s", k, orUnset(a[k]), orUnset(b[k])))
 		}

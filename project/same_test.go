@@ -49,9 +49,14 @@ func TestRunUnderAnotherConfigurationIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, ErrOtherConfig)
 	require.ErrorContains(t, err, "training.max_steps 1, now 2")
 	require.Equal(t, ExitVerdict, ExitStatus(err), "a supervisor must not try again")
-	c.Threads = 2
-	_, err = RunLocal(t.Context(), c, opt)
+	other = c
+	other.Chat.CallFormat = "glm"
+	_, err = RunLocal(t.Context(), other, opt)
+	require.ErrorContains(t, err, "chat.call_format hermes, now glm")
+	c.Threads, c.Chat.CallFormat = 2, "hermes" // what auto had chosen
+	sum, err := RunLocal(t.Context(), c, opt)
 	require.NoError(t, err)
+	require.Equal(t, "hermes", sum.Chat.CallFormat)
 }
 
 // A node that is started again without --listen is where its peers knew it.

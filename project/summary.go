@@ -20,7 +20,9 @@ type Summary struct {
 	Model   string `json:"model"`
 	Backend string `json:"backend"`
 	Task    string `json:"task"`
-	Steps   int    `json:"steps"`
+	// Chat is how the chat template was used, with the call format that was chosen.
+	Chat  ChatConfig `json:"chat"`
+	Steps int        `json:"steps"`
 	// RewardFirst and RewardLast are mean training rewards over the first and
 	// the last Window steps: one step alone is too noisy to compare.
 	RewardFirst float64 `json:"reward_first"`
@@ -68,7 +70,11 @@ func Summarize(ctx context.Context, st replay.Store, run string) (Summary, error
 	if err != nil {
 		return Summary{}, fmt.Errorf("project: reading run %s: %w", run, err)
 	}
-	s := Summary{Run: run}
+	c, err := Parse(status.Spec.Config)
+	if err != nil {
+		return Summary{}, fmt.Errorf("project: configuration of run %s: %w", run, err)
+	}
+	s := Summary{Run: run, Chat: c.Chat}
 	for n := uint64(1); status.LastStep != nil && n <= status.LastStep.Step; n++ {
 		rec, err := st.Step(ctx, run, n)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 // alternate as in Task.Demo: an opening (system, user), then assistant turns
 // with their tool results between them.
 //
-// A turn in parts (Message.Calls) is written as the chat's template writes it and
+// A turn in parts (Message.Calls, Message.Reasoning) is written as the chat's template writes it and
 // ends with the stop token that stands there; one in Content alone is taken as it
 // is and ends with the chat's first stop token. Errors: a template that rewrites
 // history, since one row could not represent it, and one that does not write
@@ -90,7 +90,7 @@ var errLeftOut = errors.New("the chat template leaves structured tool calls out"
 // write gives the text of a demonstrated turn and the stop token that ends it.
 func (t *transcript) write(m Message, results []Message) (content string, stop int32, err error) {
 	stop = t.chat.Stop()[0]
-	if len(m.Calls) == 0 && !OpensThought(t.written) {
+	if len(m.Calls) == 0 && m.Reasoning == "" && !OpensThought(t.written) {
 		return m.Content, stop, nil
 	}
 	content, stop, err = t.asTemplate(m, results)
@@ -142,8 +142,10 @@ func (t *transcript) asTemplate(m Message, results []Message) (content string, s
 		}
 		return "", 0, errLeftOut
 	}
-	if said := strings.TrimSpace(m.Content); !strings.Contains(content, said) {
-		return "", 0, fmt.Errorf("the chat template writes the turn as %q, without its text %q", clip(content, 200), clip(said, 100))
+	for _, said := range []string{m.Reasoning, m.Content} {
+		if said = strings.TrimSpace(said); !strings.Contains(content, said) {
+			return "", 0, fmt.Errorf("the chat template writes the turn as %q, without its %q", clip(content, 200), clip(said, 100))
+		}
 	}
 	same := only && len(calls) == len(m.Calls) && (m.Content != "" || parsed.Text() == "")
 	for i := 0; same && i < len(calls); i++ {
