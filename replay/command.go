@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
+	"github.com/skein-rl/skein/replay/table"
 )
 
 // Command is one entry of the replicated log: one of the *Cmd types. Now is the
@@ -98,6 +99,42 @@ type RequestEvalCmd struct {
 	Request EvalRequest
 }
 
+// SetTableCmd creates a table or changes its configuration, which was Version
+// before (0 = there was none). An equal configuration is a success that changes
+// nothing.
+type SetTableCmd struct {
+	Now     time.Time
+	Run     string
+	Table   string
+	Config  table.Config
+	Version uint64
+}
+
+// InsertGroupsCmd puts stored logs into a table.
+type InsertGroupsCmd struct {
+	Now    time.Time
+	Run    string
+	Table  string
+	Groups []GroupInsert
+}
+
+// UpdatePrioritiesCmd sets priorities.
+type UpdatePrioritiesCmd struct {
+	Now     time.Time
+	Run     string
+	Table   string
+	Updates []GroupPriority
+}
+
+// RemoveGroupsCmd takes groups out of a table, counted under Reason.
+type RemoveGroupsCmd struct {
+	Now    time.Time
+	Run    string
+	Table  string
+	Groups []string
+	Reason string
+}
+
 func (c CreateRunCmd) Clock() time.Time    { return c.Now }
 func (c FinishRunCmd) Clock() time.Time    { return c.Now }
 func (c TakeTicketsCmd) Clock() time.Time  { return c.Now }
@@ -109,6 +146,11 @@ func (c ExtendLeaseCmd) Clock() time.Time  { return c.Now }
 func (c CommitStepCmd) Clock() time.Time   { return c.Now }
 func (c ReleaseLeaseCmd) Clock() time.Time { return c.Now }
 func (c RequestEvalCmd) Clock() time.Time  { return c.Now }
+
+func (c SetTableCmd) Clock() time.Time         { return c.Now }
+func (c InsertGroupsCmd) Clock() time.Time     { return c.Now }
+func (c UpdatePrioritiesCmd) Clock() time.Time { return c.Now }
+func (c RemoveGroupsCmd) Clock() time.Time     { return c.Now }
 
 func (c CreateRunCmd) toPB() *pb.Command {
 	return &pb.Command{Op: &pb.Command_CreateRun{CreateRun: &pb.CreateRun{Spec: specToPB(c.Spec)}}}
@@ -138,7 +180,7 @@ func (c AcquireLeaseCmd) toPB() *pb.Command {
 	r := c.Request
 	return &pb.Command{Op: &pb.Command_AcquireLease{AcquireLease: &pb.AcquireLease{
 		Run: r.Run, Holder: r.Holder, Groups: clampU32(r.Groups),
-		LearnerVersion: r.LearnerVersion, Ttl: int64(r.TTL)}}}
+		LearnerVersion: r.LearnerVersion, Ttl: int64(r.TTL), Table: r.Table, AtLeast: clampU32(r.AtLeast)}}}
 }
 func (c ExtendLeaseCmd) toPB() *pb.Command {
 	return &pb.Command{Op: &pb.Command_ExtendLease{ExtendLease: &pb.ExtendLease{
@@ -164,6 +206,11 @@ func clampU32(n int) uint32 {
 
 // EncodeCommand encodes deterministically.
 func EncodeCommand(c Command) ([]byte, error) {
+	if t, ok := c.(SetTableCmd); ok {
+		if _, err := t.Config.Encode(); err != nil { // a number that is not finite
+			return nil, fmt.Errorf("%w: encode %T: %w", ErrInvalid, c, err)
+		}
+	}
 	m := c.toPB()
 	m.Now = nanos(c.Clock())
 	b, err := marshal.Marshal(m)
@@ -202,7 +249,7 @@ func DecodeCommand(b []byte) (Command, error) {
 	case *pb.Command_AcquireLease:
 		l := op.AcquireLease
 		return AcquireLeaseCmd{now, LeaseRequest{Run: l.GetRun(), Holder: l.GetHolder(), Groups: int(l.GetGroups()),
-			LearnerVersion: l.GetLearnerVersion(), TTL: time.Duration(l.GetTtl())}}, nil
+			LearnerVersion: l.GetLearnerVersion(), TTL: time.Duration(l.GetTtl()), Table: l.GetTable(), AtLeast: int(l.GetAtLeast())}}, nil
 	case *pb.Command_ExtendLease:
 		l := op.ExtendLease
 		return ExtendLeaseCmd{now, l.GetRun(), l.GetLease(), time.Duration(l.GetTtl())}, nil
@@ -214,6 +261,15 @@ func DecodeCommand(b []byte) (Command, error) {
 	case *pb.Command_RequestEval:
 		e := op.RequestEval
 		return RequestEvalCmd{now, EvalRequest{Run: e.GetRun(), Version: e.GetVersion(), From: e.GetFrom(), Count: e.GetCount()}}, nil
+	case *pb.Command_SetTable:
+		return setTableFromPB(now, op.SetTable)
+	case *pb.Command_InsertGroups:
+		return insertFromPB(now, op.InsertGroups), nil
+	case *pb.Command_UpdatePriorities:
+		return updatesFromPB(now, op.UpdatePriorities), nil
+	case *pb.Command_RemoveGroups:
+		m := op.RemoveGroups
+		return RemoveGroupsCmd{now, m.GetRun(), m.GetTable(), m.GetGroups(), m.GetReason()}, nil
 	}
 	return nil, fmt.Errorf("%w: decode command: unknown operation (a newer version wrote it; upgrade this node)", ErrInvalid)
 }

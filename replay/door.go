@@ -21,6 +21,11 @@ var (
 	ErrNotFound = errors.New("replay: not found")
 	// ErrInvalid: the request can never succeed as it is.
 	ErrInvalid = errors.New("replay: invalid request")
+	// ErrBusy: a table takes no more for now (its rate limiter or bounds say
+	// so); append the same records again later.
+	ErrBusy = errors.New("replay: table takes no more for now")
+	// ErrTimeout: a table could not serve a lease in time; the error says why.
+	ErrTimeout = errors.New("replay: not served in time")
 	// ErrUnavailable: no leader or no majority before the deadline; retry.
 	ErrUnavailable = errors.New("replay: unavailable")
 )
@@ -29,7 +34,7 @@ var (
 type Item struct {
 	LogID      string
 	Run        string
-	Table      string // "train" or "eval"
+	Table      string // "train", "eval", a configured table, or any other: just stored
 	Group      string // opaque
 	Member     uint32
 	GroupSize  uint32
@@ -65,6 +70,10 @@ type AppendResult struct {
 	// rejected record is counted and leaves its batch's others alone. Append
 	// returns the results and an error wrapping ErrInvalid when there is one.
 	Rejected string
+	// Busy says why a configured table does not take this record now; "" =
+	// it does. Nothing of it is kept: append it again later. Append returns
+	// the results and an error wrapping ErrBusy when there is one.
+	Busy string
 }
 
 // Ticket is the right to roll out one group until Expires.
@@ -108,13 +117,17 @@ type RunSpec struct {
 // LearnerVersion.
 type LeaseRequest struct {
 	Run string
+	// Table is a configured table; "" = train.
+	Table string
 	// Holder names the learner, the same across its restarts. A request ends
-	// the holder's earlier lease and returns its groups first, so that a
+	// the holder's earlier lease of the table and returns its groups first, so that a
 	// restarted learner gets the same batch at once (P5).
 	Holder string
 	// Groups is exactly how many the lease holds, at most
-	// (MaxStaleness+1)*GroupsPerStep.
+	// (MaxStaleness+1)*GroupsPerStep for train.
 	Groups int
+	// AtLeast lets a table other than train give fewer; 0 = Groups.
+	AtLeast int
 	// LearnerVersion is the version that will be trained: the latest, or one
 	// more while its commit is on the way.
 	LearnerVersion uint64
@@ -126,8 +139,21 @@ type LeaseRequest struct {
 // too (they carry their cause), missing ones (group closed early) are not.
 type LeasedGroup struct {
 	Group string
-	Index uint64
+	Index uint64 // train: of its task; other tables: order of insertion
 	Items []Item
+	// Of tables other than train: the group's priority, with which probability
+	// it was chosen among those left in its stratum and epoch, and how many
+	// samples of it were consumed before.
+	Priority     float64
+	Probability  float64
+	TimesSampled uint32
+}
+
+func (q LeaseRequest) atLeast() int {
+	if q.AtLeast > 0 {
+		return q.AtLeast
+	}
+	return q.Groups
 }
 
 // Lease holds groups exclusively until Expires. ID is the fencing token.

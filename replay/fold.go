@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/skein-rl/skein/replay/internal/keys"
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
 )
 
@@ -42,12 +43,13 @@ func refuse(kind error, format string, args ...any) error {
 	return &refusal{fmt.Errorf("%w: "+format, append([]any{kind}, args...)...)}
 }
 
-// fold is one application: the store, the clock, and the run states it has
-// loaded, written back by flush.
+// fold is one application: the store, the clock, and the states of runs and
+// tables it has loaded, written back by flush.
 type fold struct {
-	kv   KV
-	now  int64
-	runs []*runState
+	kv     KV
+	now    int64
+	runs   []*runState
+	tables []*tableState
 }
 
 // runState is a loaded run; changes are written by fold.flush.
@@ -84,7 +86,7 @@ func (f *fold) dispatch(cmd Command) (res Result, err error) {
 		res.Append, err = f.appendItems(c.Items)
 	case TickCmd:
 	case AcquireLeaseCmd:
-		res.Lease, err = f.acquireLease(c.Request)
+		res.Lease, res.Blocked, err = f.acquireLease(c.Request)
 	case ExtendLeaseCmd:
 		err = f.extendLease(c)
 	case CommitStepCmd:
@@ -93,20 +95,33 @@ func (f *fold) dispatch(cmd Command) (res Result, err error) {
 		err = f.releaseLease(c)
 	case RequestEvalCmd:
 		err = f.requestEval(c.Request)
+	case SetTableCmd:
+		res.Version, err = f.setTable(c)
+	case InsertGroupsCmd:
+		res.Append, err = f.insertGroups(c)
+	case UpdatePrioritiesCmd:
+		res.Updated, err = f.updatePriorities(c)
+	case RemoveGroupsCmd:
+		res.Updated, err = f.removeGroups(c)
 	default:
 		err = refuse(ErrInvalid, "unknown command %T", cmd)
 	}
 	return res, err
 }
 
-// flush writes the loaded run states back and forgets them.
+// flush writes the loaded states back and forgets them.
 func (f *fold) flush() error {
 	for _, r := range f.runs {
 		if err := f.put(runKey(r.run), r.RunState); err != nil {
 			return err
 		}
 	}
-	f.runs = f.runs[:0]
+	for _, t := range f.tables {
+		if err := f.put(tableKey(t.run, t.name), t.TableState); err != nil {
+			return err
+		}
+	}
+	f.runs, f.tables = f.runs[:0], f.tables[:0]
 	return nil
 }
 
@@ -178,7 +193,8 @@ func (f *fold) after(d time.Duration) int64 {
 }
 
 // expire handles what has run out by now: leases return their groups untouched,
-// tickets go to another worker or close their group.
+// tickets go to another worker or close their group, groups of tables that are
+// incomplete at their deadline are closed, and tables are swept.
 func (f *fold) expire() error {
 	type due struct {
 		key []byte
@@ -186,8 +202,8 @@ func (f *fold) expire() error {
 	}
 	var dues []due
 	var bad error
-	prefix := newKey('x')
-	end := prefix.u64(uint64(f.now) + 1)
+	prefix := keys.New('x')
+	end := prefix.U64(uint64(f.now) + 1)
 	err := f.kv.Iterate(prefix, nil, func(k, v []byte) bool {
 		if string(k) >= string(end) {
 			return false
@@ -206,6 +222,12 @@ func (f *fold) expire() error {
 		r, err := f.run(d.e.Run)
 		if err != nil {
 			return unexpected(err)
+		}
+		if d.e.Table != "" {
+			if err := f.expireTable(d.e); err != nil {
+				return err
+			}
+			continue
 		}
 		if d.e.Lease != 0 {
 			l, ok, err := f.lease(r.run, d.e.Lease)
@@ -258,4 +280,20 @@ func firstError(errs ...error) error {
 		}
 	}
 	return nil
+}
+
+// expireTable closes a group at its deadline, or sweeps a table.
+func (f *fold) expireTable(e *pb.Expiry) error {
+	t, err := f.mustTable(e.Run, e.Table)
+	if err != nil {
+		return unexpected(err)
+	}
+	if e.Group == "" {
+		return f.sweep(t)
+	}
+	g, err := f.mustTableItem(t, e.Group)
+	if err != nil {
+		return err
+	}
+	return f.closeGroup(t, g)
 }

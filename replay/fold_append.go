@@ -95,6 +95,13 @@ func (f *fold) appendItem(it *Item) (AppendResult, error) {
 		return AppendResult{Duplicate: true}, nil
 	}
 	if it.Table != TableTrain && it.Table != TableEval {
+		t, ok, err := f.table(it.Run, it.Table)
+		if err != nil {
+			return AppendResult{}, err
+		}
+		if ok {
+			return f.appendToTable(r, t, it)
+		}
 		return AppendResult{}, f.storeItem(r, it)
 	}
 
@@ -124,9 +131,7 @@ func (f *fold) appendItem(it *Item) (AppendResult, error) {
 		}
 		return AppendResult{Duplicate: true}, nil
 	}
-	g.Members = slices.Insert(g.Members, at, &pb.Member{
-		Member: it.Member, LogId: it.LogID, Failed: it.failed(), Tokens: it.Tokens, MinVersion: it.MinVersion,
-	})
+	g.Members = slices.Insert(g.Members, at, memberOf(it))
 	if err := f.storeItem(r, it); err != nil {
 		return AppendResult{}, err
 	}
@@ -147,7 +152,7 @@ func (f *fold) storeItem(r *runState, it *Item) error {
 	}
 	return firstError(
 		f.put(itemKey(it.LogID), &pb.ItemState{Item: itemToPB(it), Seq: seq}),
-		f.kv.Set(scanPrefix(it.Run, it.Table).u64(seq), []byte(it.LogID)),
+		f.kv.Set(scanPrefix(it.Run, it.Table).U64(seq), []byte(it.LogID)),
 	)
 }
 
@@ -167,7 +172,7 @@ func (f *fold) complete(r *runState, g *pb.GroupState, last *Item) error {
 		return f.endEval(r, g, last)
 	}
 	r.OpenGroups--
-	if allFailed(g) {
+	if allMembersFailed(g.Members) {
 		return f.drop(r, g, dropAllFailed)
 	}
 	return f.makeReady(r, g)

@@ -30,7 +30,7 @@ func (f *fold) commitStep(s StepRecord) error {
 	if err != nil {
 		return err
 	}
-	groups, err := f.checkStep(r, l, s)
+	members, err := f.checkStep(r, l, s)
 	if err != nil {
 		return err
 	}
@@ -42,17 +42,13 @@ func (f *fold) commitStep(s StepRecord) error {
 	for _, id := range s.LogIDs {
 		trained[id] = true
 	}
-	for _, g := range groups {
-		g.Phase = pb.GroupPhase_GROUP_PHASE_CONSUMED
-		r.ConsumedGroups++
-		for _, m := range g.Members {
-			if trained[m.LogId] && m.Tokens > 0 {
-				r.Staleness = countLag(r.Staleness, l.LearnerVersion-m.MinVersion)
-			}
+	for _, m := range members {
+		if trained[m.LogId] && m.Tokens > 0 {
+			r.Staleness = countLag(r.Staleness, l.LearnerVersion-m.MinVersion)
 		}
-		if err := f.putGroup(r.run, g); err != nil {
-			return err
-		}
+	}
+	if err := f.consume(r, l); err != nil {
+		return err
 	}
 	if s.Committed.IsZero() {
 		s.Committed = fromNanos(f.now)
@@ -65,8 +61,8 @@ func (f *fold) commitStep(s StepRecord) error {
 }
 
 // checkStep refuses a step that is not the next of its run, or names what its
-// lease does not hold. It returns the lease's groups.
-func (f *fold) checkStep(r *runState, l *pb.LeaseState, s StepRecord) ([]*pb.GroupState, error) {
+// lease does not hold. It returns the members of the lease's groups.
+func (f *fold) checkStep(r *runState, l *pb.LeaseState, s StepRecord) ([]*pb.Member, error) {
 	if s.Version != r.LatestVersion+1 || s.Version != l.LearnerVersion+1 {
 		return nil, refuse(ErrStale, "step %d of run %q: Version = %d with a lease at version %d, the latest policy is %d",
 			s.Step, s.Run, s.Version, l.LearnerVersion, r.LatestVersion)
@@ -90,17 +86,13 @@ func (f *fold) checkStep(r *runState, l *pb.LeaseState, s StepRecord) ([]*pb.Gro
 	if n := proto.Size(stepToPB(&s)); n > maxStepBytes {
 		return nil, refuse(ErrInvalid, "step %d of run %q: record of %d bytes, want at most %d (fewer groups a step, shorter ids)", s.Step, s.Run, n, maxStepBytes)
 	}
+	members, err := f.leasedMembers(r, l)
+	if err != nil {
+		return nil, err
+	}
 	held := map[string]bool{}
-	var groups []*pb.GroupState
-	for _, name := range l.Groups {
-		g, err := f.mustGroup(r.run, name)
-		if err != nil {
-			return nil, err
-		}
-		groups = append(groups, g)
-		for _, m := range g.Members {
-			held[m.LogId] = true
-		}
+	for _, m := range members {
+		held[m.LogId] = true
 	}
 	for _, id := range s.LogIDs {
 		if !held[id] {
@@ -113,7 +105,62 @@ func (f *fold) checkStep(r *runState, l *pb.LeaseState, s StepRecord) ([]*pb.Gro
 			return nil, refuse(ErrInvalid, "step %d of run %q: group %q is not in lease %d, or is listed twice", s.Step, s.Run, name, l.Id)
 		}
 	}
-	return groups, nil
+	return members, nil
+}
+
+// leasedMembers lists the members of a lease's groups.
+func (f *fold) leasedMembers(r *runState, l *pb.LeaseState) (out []*pb.Member, err error) {
+	if l.Table == "" {
+		for _, name := range l.Groups {
+			g, err := f.mustGroup(r.run, name)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, g.Members...)
+		}
+		return out, nil
+	}
+	t, err := f.mustTable(r.run, l.Table)
+	if err != nil {
+		return nil, unexpected(err)
+	}
+	for _, name := range l.Groups {
+		g, err := f.mustTableItem(t, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, g.Members...)
+	}
+	return out, nil
+}
+
+// consume counts a lease's groups as trained. Those of train are final; a
+// table's go on until their MaxTimesSampled.
+func (f *fold) consume(r *runState, l *pb.LeaseState) error {
+	if l.Table == "" {
+		for _, name := range l.Groups {
+			g, err := f.mustGroup(r.run, name)
+			if err != nil {
+				return err
+			}
+			g.Phase = pb.GroupPhase_GROUP_PHASE_CONSUMED
+			r.ConsumedGroups++
+			if err := f.putGroup(r.run, g); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	t, err := f.mustTable(r.run, l.Table)
+	if err != nil {
+		return unexpected(err)
+	}
+	for _, name := range l.Groups {
+		if err := f.consumeGroup(t, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sameStep says whether two records are one decision: metrics and the time of

@@ -25,56 +25,116 @@ func (f *fold) liveLease(run string, id uint64) (*pb.LeaseState, error) {
 	return l, err
 }
 
-// acquireLease gives exactly the groups asked for, lowest index first, or nil.
-// Groups out of bounds at the learner's version are dropped either way.
-func (f *fold) acquireLease(q LeaseRequest) (*Lease, error) {
+// acquireLease gives the groups asked for, or nil and why it cannot. Groups out
+// of bounds at the learner's version are dropped either way.
+func (f *fold) acquireLease(q LeaseRequest) (*Lease, string, error) {
+	if q.Table == TableTrain {
+		q.Table = ""
+	}
 	r, err := f.run(q.Run)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	if err := checkLeaseRequest(r, q); err != nil {
-		return nil, err
+	t, err := f.checkLeaseRequest(r, q)
+	if err != nil {
+		return nil, "", err
 	}
-	if err := f.endHolder(r, q.Holder); err != nil {
-		return nil, err
+	if err := f.endHolder(r, q.Holder, q.Table); err != nil {
+		return nil, "", err
 	}
-	groups, err := f.collect(r, q)
-	if err != nil || groups == nil {
-		return nil, err
+	l := &pb.LeaseState{Id: r.NextLease + 1, Holder: q.Holder, LearnerVersion: q.LearnerVersion, Expires: f.after(q.TTL), Table: q.Table}
+	out := &Lease{ID: l.Id, Run: q.Run, Holder: q.Holder, Expires: fromNanos(l.Expires)}
+	var blocked string
+	if t == nil {
+		blocked, err = f.leaseTrain(r, q, l, out)
+	} else {
+		blocked, err = f.leaseTable(t, q, l, out)
+	}
+	if err != nil || blocked != "" {
+		return nil, blocked, err
 	}
 	r.NextLease++
-	l := &pb.LeaseState{Id: r.NextLease, Holder: q.Holder, LearnerVersion: q.LearnerVersion, Expires: f.after(q.TTL)}
-	out := &Lease{ID: l.Id, Run: q.Run, Holder: q.Holder, Expires: fromNanos(l.Expires)}
-	for _, g := range groups {
-		g.Phase = pb.GroupPhase_GROUP_PHASE_LEASED
-		g.Lease = l.Id
-		l.Groups = append(l.Groups, g.Group)
-		lg, err := leasedGroup(f.kv, g)
-		if err != nil {
-			return nil, err
-		}
-		out.Groups = append(out.Groups, lg)
-		if err := firstError(f.putGroup(r.run, g), f.kv.Delete(readyKey(r.run, g.Index))); err != nil {
-			return nil, err
-		}
-	}
-	r.ReadyGroups -= uint64(len(groups))
-	r.LeasedGroups += uint64(len(groups))
-	return out, firstError(
+	return out, "", firstError(
 		f.put(leaseKey(r.run, l.Id), l),
-		f.kv.Set(holderKey(r.run, l.Holder), binary.BigEndian.AppendUint64(nil, l.Id)),
+		f.kv.Set(holderKey(r.run, l.Holder, l.Table), binary.BigEndian.AppendUint64(nil, l.Id)),
 		f.putExpiry(l.Expires, &pb.Expiry{Run: r.run, Lease: l.Id}),
 	)
 }
 
-func checkLeaseRequest(r *runState, q LeaseRequest) error {
+// leaseTrain takes exactly the groups asked for, lowest index first.
+func (f *fold) leaseTrain(r *runState, q LeaseRequest, l *pb.LeaseState, out *Lease) (blocked string, err error) {
+	groups, err := f.collect(r, q)
+	if err != nil {
+		return "", err
+	}
+	if groups == nil {
+		return fmt.Sprintf("%d groups are ready, %d are wanted; %d are rolling out and %d are leased", r.ReadyGroups, q.Groups, r.OpenGroups, r.LeasedGroups), nil
+	}
+	for _, g := range groups {
+		g.Phase = pb.GroupPhase_GROUP_PHASE_LEASED
+		g.Lease = l.Id
+		l.Groups = append(l.Groups, g.Group)
+		items, err := memberItems(f.kv, g.Group, g.Members)
+		if err != nil {
+			return "", err
+		}
+		out.Groups = append(out.Groups, LeasedGroup{Group: g.Group, Index: g.Index, Items: items})
+		if err := firstError(f.putGroup(r.run, g), f.kv.Delete(readyKey(r.run, g.Index))); err != nil {
+			return "", err
+		}
+	}
+	r.ReadyGroups -= uint64(len(groups))
+	r.LeasedGroups += uint64(len(groups))
+	return "", nil
+}
+
+// leaseTable takes what the table's sampler chooses.
+func (f *fold) leaseTable(t *tableState, q LeaseRequest, l *pb.LeaseState, out *Lease) (blocked string, err error) {
+	groups, chances, blocked, err := f.sampleTable(t, q, l.Id)
+	if err != nil {
+		return "", err
+	}
+	for i, g := range groups {
+		l.Groups = append(l.Groups, g.Group)
+		items, err := memberItems(f.kv, g.Group, g.Members)
+		if err != nil {
+			return "", err
+		}
+		out.Groups = append(out.Groups, LeasedGroup{Group: g.Group, Index: g.Seq, Items: items,
+			Priority: g.Priority, Probability: chances[i], TimesSampled: g.TimesSampled})
+	}
+	return blocked, nil
+}
+
+// checkLeaseRequest refuses what can never be served; t is nil for train.
+func (f *fold) checkLeaseRequest(r *runState, q LeaseRequest) (t *tableState, err error) {
+	most := min(capacity(r.Spec), maxGroups)
+	if q.Table != "" {
+		if t, err = f.mustTable(q.Run, q.Table); err != nil {
+			return nil, err
+		}
+		if most = maxGroups; t.cfg.Limiter.Most() > 0 {
+			most = min(most, t.cfg.Limiter.Most())
+		}
+	}
+	return t, checkLease(r, q, most)
+}
+
+func checkLease(r *runState, q LeaseRequest, most uint64) error {
 	if r.Finished {
 		return refuse(ErrInvalid, "lease of run %q: the run is finished", q.Run)
 	}
 	var errs []error
 	errs = append(errs, checkID("Holder", q.Holder))
-	if most := min(capacity(r.Spec), maxGroups); q.Groups < 1 || uint64(q.Groups) > most {
+	switch {
+	case q.Groups >= 1 && uint64(q.Groups) <= most:
+	case q.Table == "":
 		errs = append(errs, fmt.Errorf("Groups = %d: want 1 to %d, the least of (MaxStaleness+1)*GroupsPerStep and %d", q.Groups, most, maxGroups))
+	case q.Groups < 1 || q.Groups > maxGroups || uint64(q.atLeast()) > most:
+		errs = append(errs, fmt.Errorf("Groups = %d, at least %d: want 1 to %d, and no more at least than the %d the table's rate limiter ever gives at once", q.Groups, q.atLeast(), maxGroups, most))
+	}
+	if q.AtLeast < 0 || q.AtLeast > max(q.Groups, 0) || q.AtLeast != 0 && q.Table == "" {
+		errs = append(errs, fmt.Errorf("AtLeast = %d of Groups = %d: want 0 (all of them) to Groups, and 0 for train", q.AtLeast, q.Groups))
 	}
 	if q.TTL <= 0 {
 		errs = append(errs, fmt.Errorf("TTL = %v: want above 0", q.TTL))
@@ -92,9 +152,9 @@ func checkLeaseRequest(r *runState, q LeaseRequest) error {
 	return nil
 }
 
-// endHolder returns the groups of the holder's earlier lease.
-func (f *fold) endHolder(r *runState, holder string) error {
-	b, ok, err := f.kv.Get(holderKey(r.run, holder))
+// endHolder returns the groups of the holder's earlier lease of the table.
+func (f *fold) endHolder(r *runState, holder, table string) error {
+	b, ok, err := f.kv.Get(holderKey(r.run, holder, table))
 	if err != nil || !ok {
 		return err
 	}
@@ -144,37 +204,51 @@ func (f *fold) collect(r *runState, q LeaseRequest) ([]*pb.GroupState, error) {
 	return picked, nil
 }
 
-// leasedGroup lists a group with its items in member order.
-func leasedGroup(kv Reader, g *pb.GroupState) (LeasedGroup, error) {
-	lg := LeasedGroup{Group: g.Group, Index: g.Index}
-	for _, m := range g.Members {
+// memberItems lists a group's items in member order.
+func memberItems(kv Reader, group string, members []*pb.Member) ([]Item, error) {
+	out := make([]Item, 0, len(members))
+	for _, m := range members {
 		s := new(pb.ItemState)
 		ok, err := load(kv, itemKey(m.LogId), s)
 		if err == nil && !ok {
-			err = fmt.Errorf("group %q lacks its log %q", g.Group, m.LogId)
+			err = fmt.Errorf("group %q lacks its log %q", group, m.LogId)
 		}
 		if err != nil {
-			return LeasedGroup{}, err
+			return nil, err
 		}
-		lg.Items = append(lg.Items, itemFromPB(s.Item))
+		out = append(out, itemFromPB(s.Item))
 	}
-	return lg, nil
+	return out, nil
 }
 
 // forget removes a lease's own keys.
 func (f *fold) forget(r *runState, l *pb.LeaseState) error {
-	r.LeasedGroups -= uint64(len(l.Groups))
+	if l.Table == "" {
+		r.LeasedGroups -= uint64(len(l.Groups))
+	}
 	return firstError(
 		f.kv.Delete(leaseKey(r.run, l.Id)),
-		f.kv.Delete(holderKey(r.run, l.Holder)),
+		f.kv.Delete(holderKey(r.run, l.Holder, l.Table)),
 		f.dropExpiry(l.Expires, r.run, "", l.Id),
 	)
 }
 
-// endLease returns the groups of a lease to the learner's queue, or drops them.
+// endLease returns the groups of a lease to their table, or drops them.
 func (f *fold) endLease(r *runState, l *pb.LeaseState, dropFor string) error {
 	if err := f.forget(r, l); err != nil {
 		return err
+	}
+	if l.Table != "" {
+		t, err := f.mustTable(r.run, l.Table)
+		if err != nil {
+			return unexpected(err)
+		}
+		for _, name := range l.Groups {
+			if err := f.returnGroup(t, name, dropFor); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	for _, name := range l.Groups {
 		g, err := f.mustGroup(r.run, name)

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/skein-rl/skein/replay/internal/keys"
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
 )
 
-// Tables that have groups and tickets. Any other table just stores logs.
+// Tables that have groups and tickets. Any other one has what SetTable says, or
+// just stores logs when it is not configured.
 const (
 	TableTrain = "train"
 	TableEval  = "eval"
@@ -151,7 +153,11 @@ func (f *fold) popPending(r *runState, class uint64) (*pb.GroupState, error) {
 // stale says whether a member's oldest token is out of bounds at version.
 // Members without tokens have no version.
 func stale(g *pb.GroupState, version, bound uint64) bool {
-	for _, m := range g.Members {
+	return staleMembers(g.Members, version, bound)
+}
+
+func staleMembers(members []*pb.Member, version, bound uint64) bool {
+	for _, m := range members {
 		if m.Tokens > 0 && version > m.MinVersion && version-m.MinVersion > bound {
 			return true
 		}
@@ -225,7 +231,7 @@ func (f *fold) expireTicket(r *runState, g *pb.GroupState) error {
 	}
 	r.OpenGroups--
 	switch {
-	case len(g.Members) > 0 && allFailed(g):
+	case len(g.Members) > 0 && allMembersFailed(g.Members):
 		return f.drop(r, g, dropAllFailed)
 	case len(g.Members) < 2:
 		return f.drop(r, g, dropExpired)
@@ -234,8 +240,8 @@ func (f *fold) expireTicket(r *runState, g *pb.GroupState) error {
 	return f.makeReady(r, g)
 }
 
-func allFailed(g *pb.GroupState) bool {
-	for _, m := range g.Members {
+func allMembersFailed(members []*pb.Member) bool {
+	for _, m := range members {
 		if !m.Failed {
 			return false
 		}
@@ -298,7 +304,7 @@ func (f *fold) ticketsOf(run, worker string) ([]string, error) {
 	prefix := ticketPrefix(run, worker)
 	var groups []string
 	err := f.kv.Iterate(prefix, nil, func(k, _ []byte) bool {
-		groups = append(groups, unescape(k[len(prefix):]))
+		groups = append(groups, keys.Unescape(k[len(prefix):]))
 		return true
 	})
 	return groups, err

@@ -1,10 +1,13 @@
 package replay
 
-import "encoding/binary"
+import (
+	"encoding/binary"
 
-// Keys of the fold's state. A key is a tag byte followed by components: strings
-// are escaped so that no id, whatever its bytes, can run into the next
-// component, and numbers are big-endian so that key order is number order.
+	"github.com/skein-rl/skein/replay/internal/keys"
+)
+
+// Keys of the fold's state (see keys.Key). Tables of a run other than train and
+// eval have keys of their own; the parts below k are table.Set's.
 //
 //	r run                          RunState
 //	c run                          config, as the spec has it
@@ -16,29 +19,20 @@ import "encoding/binary"
 //	t run worker group             -           tickets that are out
 //	w run worker                   WorkerState
 //	s run lease                    LeaseState
-//	h run holder                   lease
+//	h run holder [table]           lease
 //	d run step                     StepRecord
 //	p run version                  Policy
 //	e run version                  EvalState
 //	v run version                  -           evaluations with indexes left
 //	n run version index            logID       logs of an evaluation
 //	x expires run group lease      Expiry
-type key []byte
-
-func newKey(tag byte) key { return append(make(key, 0, 64), tag) }
-
-// str appends an escaped string: 0x00 becomes 0x00 0xff, the end is 0x00 0x01.
-func (k key) str(s string) key {
-	for i := 0; i < len(s); i++ {
-		k = append(k, s[i])
-		if s[i] == 0 {
-			k = append(k, 0xff)
-		}
-	}
-	return append(k, 0, 1)
-}
-
-func (k key) u64(n uint64) key { return binary.BigEndian.AppendUint64(k, n) }
+//	x expires run group 0 table    Expiry      of a table's group, or its sweep
+//	T run table                    TableState
+//	U run table version            TableConfig every configuration it had
+//	m run table group              TableItem
+//	u run table key                group       dedupe
+//	k run table generation index   selection structures
+type key = keys.Key
 
 // Classes of the queue 'q': evaluation goes first.
 const (
@@ -46,57 +40,65 @@ const (
 	classTrain = 1
 )
 
-func runKey(run string) key          { return newKey('r').str(run) }
-func configKey(run string) key       { return newKey('c').str(run) }
-func groupKey(run, group string) key { return newKey('g').str(run).str(group) }
-func itemKey(logID string) key       { return newKey('l').str(logID) }
+func runKey(run string) key          { return keys.New('r').Str(run) }
+func configKey(run string) key       { return keys.New('c').Str(run) }
+func groupKey(run, group string) key { return keys.New('g').Str(run).Str(group) }
+func itemKey(logID string) key       { return keys.New('l').Str(logID) }
 func scanPrefix(run, table string) key {
-	return newKey('i').str(run).str(table)
+	return keys.New('i').Str(run).Str(table)
 }
-func queuePrefix(run string, class uint64) key { return newKey('q').str(run).u64(class) }
+func queuePrefix(run string, class uint64) key { return keys.New('q').Str(run).U64(class) }
 func queueKey(run string, class, version, index uint64, group string) key {
-	return queuePrefix(run, class).u64(version).u64(index).str(group)
+	return queuePrefix(run, class).U64(version).U64(index).Str(group)
 }
-func readyPrefix(run string) key               { return newKey('y').str(run) }
-func readyKey(run string, index uint64) key    { return readyPrefix(run).u64(index) }
-func ticketPrefix(run, worker string) key      { return newKey('t').str(run).str(worker) }
-func ticketKey(run, worker, group string) key  { return ticketPrefix(run, worker).str(group) }
-func workerKey(run, worker string) key         { return newKey('w').str(run).str(worker) }
-func leasePrefix(run string) key               { return newKey('s').str(run) }
-func leaseKey(run string, lease uint64) key    { return leasePrefix(run).u64(lease) }
-func holderKey(run, holder string) key         { return newKey('h').str(run).str(holder) }
-func stepPrefix(run string) key                { return newKey('d').str(run) }
-func stepKey(run string, step uint64) key      { return stepPrefix(run).u64(step) }
-func policyPrefix(run string) key              { return newKey('p').str(run) }
-func policyKey(run string, version uint64) key { return policyPrefix(run).u64(version) }
-func evalKey(run string, version uint64) key   { return newKey('e').str(run).u64(version) }
-func evalOpenPrefix(run string) key            { return newKey('v').str(run) }
-func evalOpenKey(run string, v uint64) key     { return evalOpenPrefix(run).u64(v) }
-func evalLogPrefix(run string, v uint64) key   { return newKey('n').str(run).u64(v) }
+func readyPrefix(run string) key              { return keys.New('y').Str(run) }
+func readyKey(run string, index uint64) key   { return readyPrefix(run).U64(index) }
+func ticketPrefix(run, worker string) key     { return keys.New('t').Str(run).Str(worker) }
+func ticketKey(run, worker, group string) key { return ticketPrefix(run, worker).Str(group) }
+func workerKey(run, worker string) key        { return keys.New('w').Str(run).Str(worker) }
+func leasePrefix(run string) key              { return keys.New('s').Str(run) }
+func leaseKey(run string, lease uint64) key   { return leasePrefix(run).U64(lease) }
+
+// holderKey names a holder's lease; of a table other than train it is longer.
+func holderKey(run, holder, table string) key {
+	k := keys.New('h').Str(run).Str(holder)
+	if table != "" {
+		k = k.Str(table)
+	}
+	return k
+}
+func stepPrefix(run string) key                { return keys.New('d').Str(run) }
+func stepKey(run string, step uint64) key      { return stepPrefix(run).U64(step) }
+func policyPrefix(run string) key              { return keys.New('p').Str(run) }
+func policyKey(run string, version uint64) key { return policyPrefix(run).U64(version) }
+func evalKey(run string, version uint64) key   { return keys.New('e').Str(run).U64(version) }
+func evalOpenPrefix(run string) key            { return keys.New('v').Str(run) }
+func evalOpenKey(run string, v uint64) key     { return evalOpenPrefix(run).U64(v) }
+func evalLogPrefix(run string, v uint64) key   { return keys.New('n').Str(run).U64(v) }
 func evalLogKey(run string, v, index uint64) key {
-	return evalLogPrefix(run, v).u64(index)
+	return evalLogPrefix(run, v).U64(index)
 }
 
 // expiryKey orders by time; times before 1970 don't occur.
 func expiryKey(expires int64, run, group string, lease uint64) key {
-	return newKey('x').u64(uint64(expires)).str(run).str(group).u64(lease)
+	return keys.New('x').U64(uint64(expires)).Str(run).Str(group).U64(lease)
 }
 
-// unescape reads the first string component of b.
-func unescape(b []byte) string {
-	out := make([]byte, 0, len(b))
-	for i := 0; i < len(b); i++ {
-		if b[i] == 0 {
-			i++
-			if i >= len(b) || b[i] == 1 {
-				break
-			}
-			out = append(out, 0)
-			continue
-		}
-		out = append(out, b[i])
-	}
-	return string(out)
+// tableExpiryKey is expiryKey of a table's group, or of its sweep.
+func tableExpiryKey(expires int64, run, group, table string) key {
+	return expiryKey(expires, run, group, 0).Str(table)
+}
+
+func tablePrefix(run string) key              { return keys.New('T').Str(run) }
+func tableKey(run, table string) key          { return tablePrefix(run).Str(table) }
+func tableConfigPrefix(run, table string) key { return keys.New('U').Str(run).Str(table) }
+func tableItemPrefix(run, table string) key   { return keys.New('m').Str(run).Str(table) }
+func tableItemKey(run, table, group string) key {
+	return tableItemPrefix(run, table).Str(group)
+}
+func sameKey(run, table, as string) key { return keys.New('u').Str(run).Str(table).Str(as) }
+func generationPrefix(run, table string, generation uint64) key {
+	return keys.New('k').Str(run).Str(table).U64(generation)
 }
 
 // versionOf reads the number a key ends with.

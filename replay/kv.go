@@ -2,8 +2,7 @@ package replay
 
 import (
 	"bytes"
-	"slices"
-	"sort"
+	"strings"
 )
 
 // Reader is the read side of the fold's store. Keys are compared as bytes.
@@ -26,13 +25,11 @@ type KV interface {
 
 // overlay collects writes over a base without touching it. The base may be nil
 // (empty), which makes an overlay an in-memory store. Not safe for concurrent
-// use.
+// use, and not to be written while it is iterated.
 type overlay struct {
 	base   Reader
 	writes map[string][]byte // nil value = deleted
-	sorted []string          // the keys of writes, when !dirty
-	fresh  []string          // keys of writes not yet in sorted
-	bytes  int               // rough size of the writes
+	sorted keySet            // of writes
 }
 
 func newOverlay(base Reader) *overlay {
@@ -55,11 +52,9 @@ func (o *overlay) Get(key []byte) ([]byte, bool, error) {
 func (o *overlay) put(key, value []byte) {
 	k := string(key)
 	if _, ok := o.writes[k]; !ok {
-		o.fresh = append(o.fresh, k)
-		o.bytes += len(k)
+		o.sorted.add(k)
 	}
 	o.writes[k] = value
-	o.bytes += len(value)
 }
 
 func (o *overlay) Set(key, value []byte) error {
@@ -70,50 +65,48 @@ func (o *overlay) Set(key, value []byte) error {
 }
 
 func (o *overlay) Delete(key []byte) error {
+	if o.base == nil { // nothing to hide
+		if _, ok := o.writes[string(key)]; ok {
+			delete(o.writes, string(key))
+			o.sorted.remove(string(key))
+		}
+		return nil
+	}
 	o.put(key, nil)
 	return nil
 }
 
-// keys returns the written keys in order.
-func (o *overlay) keys() []string {
-	if len(o.fresh) > 0 {
-		slices.Sort(o.fresh)
-		merged := make([]string, 0, len(o.sorted)+len(o.fresh))
-		i, j := 0, 0
-		for i < len(o.sorted) && j < len(o.fresh) {
-			if o.sorted[i] < o.fresh[j] {
-				merged = append(merged, o.sorted[i])
-				i++
-			} else {
-				merged = append(merged, o.fresh[j])
-				j++
-			}
+// each calls fn with every write in key order, nil value = deleted.
+func (o *overlay) each(fn func(key string, value []byte)) {
+	for c := o.sorted.from(""); ; c.next() {
+		k, ok := c.key()
+		if !ok {
+			return
 		}
-		merged = append(merged, o.sorted[i:]...)
-		o.sorted = append(merged, o.fresh[j:]...)
-		o.fresh = o.fresh[:0]
+		fn(k, o.writes[k])
 	}
-	return o.sorted
 }
 
 func (o *overlay) Iterate(prefix, from []byte, fn func(key, value []byte) bool) error {
-	keys := o.keys()
-	start := string(prefix)
+	start := prefix
 	if bytes.Compare(from, prefix) > 0 {
-		start = string(from)
+		start = from
 	}
-	i := sort.SearchStrings(keys, start)
-	in := func() bool { return i < len(keys) && bytes.HasPrefix([]byte(keys[i]), prefix) }
-	// own yields overlay pairs below limit (nil = all that remain).
+	c := o.sorted.from(string(start))
+	// own yields overlay pairs below limit (nil = all that remain) under the
+	// prefix; false when fn has enough.
 	own := func(limit []byte) bool {
-		for in() && (limit == nil || keys[i] < string(limit)) {
-			v := o.writes[keys[i]]
-			if v != nil && !fn([]byte(keys[i]), v) {
+		for {
+			k, ok := c.key()
+			if !ok || !strings.HasPrefix(k, string(prefix)) || limit != nil && k >= string(limit) {
+				return true
+			}
+			v := o.writes[k]
+			c.next()
+			if v != nil && !fn([]byte(k), v) {
 				return false
 			}
-			i++
 		}
-		return true
 	}
 	if o.base != nil {
 		stopped := false
@@ -122,13 +115,12 @@ func (o *overlay) Iterate(prefix, from []byte, fn func(key, value []byte) bool) 
 				stopped = true
 				return false
 			}
-			if in() && keys[i] == string(k) {
-				own := o.writes[keys[i]]
-				i++
-				if own == nil {
+			if mine, ok := c.key(); ok && mine == string(k) {
+				v = o.writes[mine]
+				c.next()
+				if v == nil {
 					return true
 				}
-				v = own
 			}
 			if !fn(k, v) {
 				stopped = true

@@ -78,9 +78,9 @@ func (l *Local) applyBatch(entries []Entry) ([]Result, error) {
 		return out, nil
 	}
 	batch := make([]write, 0, len(kv.writes)+len(committed)+1)
-	for _, k := range kv.keys() {
-		batch = append(batch, write{append(append([]byte(nil), prefix...), k...), kv.writes[k]})
-	}
+	kv.each(func(k string, v []byte) {
+		batch = append(batch, write{append(append([]byte(nil), prefix...), k...), v})
+	})
 	for _, it := range committed {
 		_, here, err := l.locate(txn, it.LogID, it.Digest)
 		if err != nil {

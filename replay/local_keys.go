@@ -1,6 +1,10 @@
 package replay
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/skein-rl/skein/replay/internal/keys"
+)
 
 // Key spaces of one node's Badger. Everything but 'S' is the node's own and
 // differs between replicas.
@@ -37,7 +41,7 @@ func statePrefix(generation uint64) []byte {
 
 // payloadKey names bytes by id and digest: bytes of an attempt that lost never
 // stand in for those of the one that was committed.
-func payloadKey(logID, digest string) key { return newKey(spacePayload).str(logID).str(digest) }
-func missingKey(logID string) key         { return newKey(spaceMissing).str(logID) }
+func payloadKey(logID, digest string) key { return keys.New(spacePayload).Str(logID).Str(digest) }
+func missingKey(logID string) key         { return keys.New(spaceMissing).Str(logID) }
 
 func u64(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 
+	"github.com/skein-rl/skein/replay/internal/keys"
 	"github.com/skein-rl/skein/replay/segment"
 )
 
@@ -189,10 +190,10 @@ func (l *Local) MissingPayloads(limit int) ([]Item, error) {
 	txn, prefix := l.beginState()
 	defer txn.Discard()
 	var out []Item
-	space := newKey(spaceMissing)
+	space := keys.New(spaceMissing)
 	var bad error
 	err := txnReader{txn: txn}.Iterate(space, nil, func(k, _ []byte) bool {
-		items, err := Items(txnReader{txn, prefix}, []string{unescape(k[len(space):])})
+		items, err := Items(txnReader{txn, prefix}, []string{keys.Unescape(k[len(space):])})
 		if errors.Is(err, ErrNotFound) {
 			return true // a mark of a state that Restore replaced
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/skein-rl/skein/replay/internal/keys"
 	"github.com/skein-rl/skein/replay/segment"
 )
 
@@ -59,7 +60,7 @@ func (l *Local) indexedIn(gaps []segment.Gap) ([]Item, error) {
 	txn := l.db.begin()
 	defer txn.Discard()
 	var out []Item
-	space := newKey(spacePayload)
+	space := keys.New(spacePayload)
 	err := txnReader{txn: txn}.Iterate(space, nil, func(k, v []byte) bool {
 		if len(v) != 16 {
 			return true
@@ -67,8 +68,8 @@ func (l *Local) indexedIn(gaps []segment.Gap) ([]Item, error) {
 		pos := decodePos(v)
 		for _, g := range gaps {
 			if pos.Segment == g.Pos.Segment && pos.Offset >= g.Pos.Offset && pos.Offset < g.Pos.Offset+g.Bytes {
-				id := unescape(k[len(space):])
-				digest := unescape(k[len(space.str(id)):])
+				id := keys.Unescape(k[len(space):])
+				digest := keys.Unescape(k[len(space.Str(id)):])
 				out = append(out, Item{LogID: id, Digest: digest})
 			}
 		}

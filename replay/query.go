@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/skein-rl/skein/replay/internal/keys"
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
 )
 
@@ -14,9 +15,9 @@ import (
 // Runs lists the runs in order of their names.
 func Runs(kv Reader) ([]string, error) {
 	var out []string
-	prefix := newKey('r')
+	prefix := keys.New('r')
 	err := kv.Iterate(prefix, nil, func(k, _ []byte) bool {
-		out = append(out, unescape(k[len(prefix):]))
+		out = append(out, keys.Unescape(k[len(prefix):]))
 		return true
 	})
 	return out, err
@@ -184,7 +185,7 @@ func ScanItems(kv Reader, run, table, cursor string, limit int) ([]Item, string,
 		if !ok || s.Item.Run != run || s.Item.Table != table {
 			return nil, "", fmt.Errorf("%w: cursor %q is no log of run %q, table %q", ErrNotFound, cursor, run, table)
 		}
-		from = prefix.u64(s.Seq + 1)
+		from = prefix.U64(s.Seq + 1)
 	}
 	var ids []string
 	err := kv.Iterate(prefix, from, func(_, v []byte) bool {
@@ -228,8 +229,11 @@ func ReadyFor(kv Reader, q LeaseRequest) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if q.Table != "" && q.Table != TableTrain {
+		return tableReadyFor(kv, r, q)
+	}
 	ready := r.ReadyGroups
-	if b, ok, err := kv.Get(holderKey(q.Run, q.Holder)); err != nil {
+	if b, ok, err := kv.Get(holderKey(q.Run, q.Holder, "")); err != nil {
 		return false, err
 	} else if ok && len(b) == 8 {
 		l := new(pb.LeaseState)
@@ -245,7 +249,7 @@ func ReadyFor(kv Reader, q LeaseRequest) (bool, error) {
 // next, 0 when none is held: when a tick is due.
 func NextExpiry(kv Reader) (int64, error) {
 	var at int64
-	prefix := newKey('x')
+	prefix := keys.New('x')
 	err := kv.Iterate(prefix, nil, func(k, _ []byte) bool {
 		at = int64(versionOf(k[:len(prefix)+8]))
 		return false
@@ -289,7 +293,7 @@ func eachBlob(kv Reader, fn func(digest string, keep bool)) error {
 		}
 	})
 	var bad error
-	return errors.Join(err, kv.Iterate(newKey('d'), nil, func(_, v []byte) bool {
+	return errors.Join(err, kv.Iterate(keys.New('d'), nil, func(_, v []byte) bool {
 		m := new(pb.StepRecord)
 		if bad = proto.Unmarshal(v, m); bad != nil {
 			return false
@@ -305,7 +309,7 @@ func eachBlob(kv Reader, fn func(digest string, keep bool)) error {
 // eachRun calls fn with the state of every run, without its configuration.
 func eachRun(kv Reader, fn func(*pb.RunState)) error {
 	var bad error
-	err := kv.Iterate(newKey('r'), nil, func(_, v []byte) bool {
+	err := kv.Iterate(keys.New('r'), nil, func(_, v []byte) bool {
 		m := new(pb.RunState)
 		if bad = proto.Unmarshal(v, m); bad != nil {
 			return false

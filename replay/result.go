@@ -7,6 +7,9 @@ type Result struct {
 	// with ids. Refusals are the same on every replica and change nothing.
 	Err     error
 	Tickets []Ticket       // TakeTicketsCmd
-	Append  []AppendResult // AppendItemsCmd, in order of the items
-	Lease   *Lease         // AcquireLeaseCmd; nil = not enough groups yet
+	Append  []AppendResult // AppendItemsCmd and InsertGroupsCmd, in order of the items
+	Lease   *Lease         // AcquireLeaseCmd; nil = cannot be served yet
+	Blocked string         // AcquireLeaseCmd: why Lease is nil
+	Version uint64         // SetTableCmd: of the configuration
+	Updated int            // UpdatePrioritiesCmd, RemoveGroupsCmd: groups that were there
 }

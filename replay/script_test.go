@@ -37,6 +37,8 @@ var epoch = time.Unix(1_700_000_000, 0).UTC()
 //	commit step= version= lease= [prev= ckpt= logs= groups=]
 //	eval version= from= count= | evalstatus version=
 //	status | latest | scan table= [after= limit=] | step n=
+//
+// and those of table_script_test.go.
 type script struct {
 	kv   KV
 	now  time.Time
@@ -164,6 +166,8 @@ func (s *script) exec(verb string, a args) (string, error) {
 				fmt.Fprintf(&b, "%s rejected: %s\n", items[i].LogID, r.Rejected)
 			case r.Duplicate:
 				fmt.Fprintf(&b, "%s duplicate\n", items[i].LogID)
+			case r.Busy != "":
+				fmt.Fprintf(&b, "%s busy: %s\n", items[i].LogID, r.Busy)
 			default:
 				fmt.Fprintf(&b, "%s accepted\n", items[i].LogID)
 			}
@@ -171,9 +175,13 @@ func (s *script) exec(verb string, a args) (string, error) {
 		return b.String(), err
 	case "lease":
 		res, err := s.apply(AcquireLeaseCmd{s.now, LeaseRequest{Run: "r", Holder: a.str("holder", "learner"),
+			Table: a.str("table", ""), AtLeast: int(a.num("atleast", 0)),
 			Groups: int(a.num("groups", 1)), LearnerVersion: a.num("version", 0), TTL: a.dur("ttl", time.Minute)}})
 		if err != nil {
 			return "", err
+		}
+		if res.Lease == nil && a.str("table", "") != "" {
+			return "blocked: " + res.Blocked + "\n", nil
 		}
 		if res.Lease == nil {
 			return "not enough groups\n", nil
@@ -182,6 +190,9 @@ func (s *script) exec(verb string, a args) (string, error) {
 		fmt.Fprintf(&b, "lease %d until %v\n", res.Lease.ID, res.Lease.Expires.Sub(epoch))
 		for _, g := range res.Lease.Groups {
 			fmt.Fprintf(&b, "  %s index=%d:", g.Group, g.Index)
+			if a.str("table", "") != "" {
+				fmt.Fprintf(&b, " p=%.4g priority=%g sampled=%d", g.Probability, g.Priority, g.TimesSampled)
+			}
 			for _, it := range g.Items {
 				fmt.Fprintf(&b, " %d=%s", it.Member, it.LogID)
 			}
@@ -220,6 +231,9 @@ func (s *script) exec(verb string, a args) (string, error) {
 		_, err := s.apply(RequestEvalCmd{s.now, EvalRequest{Run: "r", Version: a.num("version", 0), From: a.num("from", 0), Count: uint32(a.num("count", 1))}})
 		return "", err
 	}
+	if out, err, ok := s.tableVerb(verb, a); ok {
+		return out, err
+	}
 	return s.query(verb, a)
 }
 
@@ -230,7 +244,11 @@ func (s *script) item(a args, member string) Item {
 	}
 	table := a.str("table", "train")
 	group := a.str("group", "0")
-	id := a.str("id", fmt.Sprintf("%s.%s.%s", strings.ReplaceAll(group, "/", "."), member, a.str("attempt", "1")))
+	prefix := ""
+	if table != "train" && table != "eval" {
+		prefix = table + "."
+	}
+	id := a.str("id", prefix+fmt.Sprintf("%s.%s.%s", strings.ReplaceAll(group, "/", "."), member, a.str("attempt", "1")))
 	if _, err := strconv.ParseUint(group, 10, 64); err == nil {
 		group = "r/" + table + "/" + group
 	}
@@ -252,7 +270,18 @@ func (s *script) item(a args, member string) Item {
 		Attempt: uint32(a.num("attempt", 1)), Worker: "w", Status: uint8(status), Cause: cause, MinVersion: a.num("v", 0),
 		Tokens: uint32(tokens), Digest: "d:" + id, Size: 10, Created: s.now}
 	it.MaxVersion = a.num("max", it.MinVersion)
-	if v, ok := a["reward"]; ok {
+	v, ok := a["reward"]
+	if list, many := a["rewards"]; many {
+		v, ok = strings.Split(list, ",")[m], true
+	}
+	if task, has := a["task"]; has {
+		it.Task = task
+	}
+	if digest, has := a["digest"]; has {
+		it.Digest = digest
+	}
+	it.Source, it.Size = a.str("source", ""), uint32(a.num("bytes", 10))
+	if ok && v != "-" {
 		it.HasReward = true
 		if it.Reward, err = strconv.ParseFloat(v, 64); err != nil {
 			panic(err)

@@ -715,6 +715,10 @@ type Command struct {
 	//	*Command_CommitStep
 	//	*Command_ReleaseLease
 	//	*Command_RequestEval
+	//	*Command_SetTable
+	//	*Command_InsertGroups
+	//	*Command_UpdatePriorities
+	//	*Command_RemoveGroups
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -863,6 +867,42 @@ func (x *Command) GetRequestEval() *RequestEval {
 	return nil
 }
 
+func (x *Command) GetSetTable() *SetTable {
+	if x != nil {
+		if x, ok := x.Op.(*Command_SetTable); ok {
+			return x.SetTable
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetInsertGroups() *InsertGroups {
+	if x != nil {
+		if x, ok := x.Op.(*Command_InsertGroups); ok {
+			return x.InsertGroups
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetUpdatePriorities() *UpdatePriorities {
+	if x != nil {
+		if x, ok := x.Op.(*Command_UpdatePriorities); ok {
+			return x.UpdatePriorities
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRemoveGroups() *RemoveGroups {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RemoveGroups); ok {
+			return x.RemoveGroups
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -911,6 +951,22 @@ type Command_RequestEval struct {
 	RequestEval *RequestEval `protobuf:"bytes,12,opt,name=request_eval,json=requestEval,proto3,oneof"`
 }
 
+type Command_SetTable struct {
+	SetTable *SetTable `protobuf:"bytes,13,opt,name=set_table,json=setTable,proto3,oneof"`
+}
+
+type Command_InsertGroups struct {
+	InsertGroups *InsertGroups `protobuf:"bytes,14,opt,name=insert_groups,json=insertGroups,proto3,oneof"`
+}
+
+type Command_UpdatePriorities struct {
+	UpdatePriorities *UpdatePriorities `protobuf:"bytes,15,opt,name=update_priorities,json=updatePriorities,proto3,oneof"`
+}
+
+type Command_RemoveGroups struct {
+	RemoveGroups *RemoveGroups `protobuf:"bytes,16,opt,name=remove_groups,json=removeGroups,proto3,oneof"`
+}
+
 func (*Command_CreateRun) isCommand_Op() {}
 
 func (*Command_FinishRun) isCommand_Op() {}
@@ -932,6 +988,14 @@ func (*Command_CommitStep) isCommand_Op() {}
 func (*Command_ReleaseLease) isCommand_Op() {}
 
 func (*Command_RequestEval) isCommand_Op() {}
+
+func (*Command_SetTable) isCommand_Op() {}
+
+func (*Command_InsertGroups) isCommand_Op() {}
+
+func (*Command_UpdatePriorities) isCommand_Op() {}
+
+func (*Command_RemoveGroups) isCommand_Op() {}
 
 type CreateRun struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1237,6 +1301,8 @@ type AcquireLease struct {
 	Groups         uint32                 `protobuf:"varint,3,opt,name=groups,proto3" json:"groups,omitempty"`
 	LearnerVersion uint64                 `protobuf:"varint,4,opt,name=learner_version,json=learnerVersion,proto3" json:"learner_version,omitempty"`
 	Ttl            int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
+	Table          string                 `protobuf:"bytes,6,opt,name=table,proto3" json:"table,omitempty"` // "" = train
+	AtLeast        uint32                 `protobuf:"varint,7,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1302,6 +1368,20 @@ func (x *AcquireLease) GetLearnerVersion() uint64 {
 func (x *AcquireLease) GetTtl() int64 {
 	if x != nil {
 		return x.Ttl
+	}
+	return 0
+}
+
+func (x *AcquireLease) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *AcquireLease) GetAtLeast() uint32 {
+	if x != nil {
+		return x.AtLeast
 	}
 	return 0
 }
@@ -1538,6 +1618,385 @@ func (x *RequestEval) GetCount() uint32 {
 	return 0
 }
 
+// SetTable creates a table or changes its configuration.
+type SetTable struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Config        []byte                 `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`    // JSON, see replay/table.Config
+	Version       uint64                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"` // the configuration it replaces; 0 = none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetTable) Reset() {
+	*x = SetTable{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetTable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetTable) ProtoMessage() {}
+
+func (x *SetTable) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetTable.ProtoReflect.Descriptor instead.
+func (*SetTable) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SetTable) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *SetTable) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *SetTable) GetConfig() []byte {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *SetTable) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// InsertGroups puts logs that are stored already into a table.
+type InsertGroups struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Groups        []*GroupInsert         `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InsertGroups) Reset() {
+	*x = InsertGroups{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InsertGroups) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InsertGroups) ProtoMessage() {}
+
+func (x *InsertGroups) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InsertGroups.ProtoReflect.Descriptor instead.
+func (*InsertGroups) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *InsertGroups) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *InsertGroups) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *InsertGroups) GetGroups() []*GroupInsert {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+type GroupInsert struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	LogIds        []string               `protobuf:"bytes,2,rep,name=log_ids,json=logIds,proto3" json:"log_ids,omitempty"`
+	HasPriority   bool                   `protobuf:"varint,3,opt,name=has_priority,json=hasPriority,proto3" json:"has_priority,omitempty"`
+	Priority      float64                `protobuf:"fixed64,4,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupInsert) Reset() {
+	*x = GroupInsert{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupInsert) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupInsert) ProtoMessage() {}
+
+func (x *GroupInsert) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupInsert.ProtoReflect.Descriptor instead.
+func (*GroupInsert) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GroupInsert) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupInsert) GetLogIds() []string {
+	if x != nil {
+		return x.LogIds
+	}
+	return nil
+}
+
+func (x *GroupInsert) GetHasPriority() bool {
+	if x != nil {
+		return x.HasPriority
+	}
+	return false
+}
+
+func (x *GroupInsert) GetPriority() float64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+type UpdatePriorities struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Updates       []*GroupPriority       `protobuf:"bytes,3,rep,name=updates,proto3" json:"updates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdatePriorities) Reset() {
+	*x = UpdatePriorities{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdatePriorities) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdatePriorities) ProtoMessage() {}
+
+func (x *UpdatePriorities) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdatePriorities.ProtoReflect.Descriptor instead.
+func (*UpdatePriorities) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *UpdatePriorities) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *UpdatePriorities) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *UpdatePriorities) GetUpdates() []*GroupPriority {
+	if x != nil {
+		return x.Updates
+	}
+	return nil
+}
+
+type GroupPriority struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Priority      float64                `protobuf:"fixed64,2,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupPriority) Reset() {
+	*x = GroupPriority{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupPriority) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupPriority) ProtoMessage() {}
+
+func (x *GroupPriority) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupPriority.ProtoReflect.Descriptor instead.
+func (*GroupPriority) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GroupPriority) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupPriority) GetPriority() float64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+// RemoveGroups takes groups out of a table for a counted reason.
+type RemoveGroups struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Groups        []string               `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveGroups) Reset() {
+	*x = RemoveGroups{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveGroups) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveGroups) ProtoMessage() {}
+
+func (x *RemoveGroups) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveGroups.ProtoReflect.Descriptor instead.
+func (*RemoveGroups) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *RemoveGroups) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *RemoveGroups) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *RemoveGroups) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *RemoveGroups) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Count is one entry of a histogram, sorted by key.
 type Count struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1549,7 +2008,7 @@ type Count struct {
 
 func (x *Count) Reset() {
 	*x = Count{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1561,7 +2020,7 @@ func (x *Count) String() string {
 func (*Count) ProtoMessage() {}
 
 func (x *Count) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1574,7 +2033,7 @@ func (x *Count) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Count.ProtoReflect.Descriptor instead.
 func (*Count) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{18}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Count) GetKey() string {
@@ -1602,7 +2061,7 @@ type LagCount struct {
 
 func (x *LagCount) Reset() {
 	*x = LagCount{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1614,7 +2073,7 @@ func (x *LagCount) String() string {
 func (*LagCount) ProtoMessage() {}
 
 func (x *LagCount) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1627,7 +2086,7 @@ func (x *LagCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LagCount.ProtoReflect.Descriptor instead.
 func (*LagCount) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{19}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LagCount) GetLag() uint64 {
@@ -1675,7 +2134,7 @@ type RunState struct {
 
 func (x *RunState) Reset() {
 	*x = RunState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +2146,7 @@ func (x *RunState) String() string {
 func (*RunState) ProtoMessage() {}
 
 func (x *RunState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +2159,7 @@ func (x *RunState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunState.ProtoReflect.Descriptor instead.
 func (*RunState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{20}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RunState) GetSpec() *RunSpec {
@@ -1870,7 +2329,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1882,7 +2341,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1895,7 +2354,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{21}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Member) GetMember() uint32 {
@@ -1952,7 +2411,7 @@ type GroupState struct {
 
 func (x *GroupState) Reset() {
 	*x = GroupState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1964,7 +2423,7 @@ func (x *GroupState) String() string {
 func (*GroupState) ProtoMessage() {}
 
 func (x *GroupState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1977,7 +2436,7 @@ func (x *GroupState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupState.ProtoReflect.Descriptor instead.
 func (*GroupState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{22}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GroupState) GetGroup() string {
@@ -2067,7 +2526,7 @@ type ItemState struct {
 
 func (x *ItemState) Reset() {
 	*x = ItemState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2538,7 @@ func (x *ItemState) String() string {
 func (*ItemState) ProtoMessage() {}
 
 func (x *ItemState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2551,7 @@ func (x *ItemState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemState.ProtoReflect.Descriptor instead.
 func (*ItemState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{23}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ItemState) GetItem() *Item {
@@ -2116,13 +2575,14 @@ type LeaseState struct {
 	Groups         []string               `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
 	LearnerVersion uint64                 `protobuf:"varint,4,opt,name=learner_version,json=learnerVersion,proto3" json:"learner_version,omitempty"`
 	Expires        int64                  `protobuf:"varint,5,opt,name=expires,proto3" json:"expires,omitempty"`
+	Table          string                 `protobuf:"bytes,6,opt,name=table,proto3" json:"table,omitempty"` // "" = train
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *LeaseState) Reset() {
 	*x = LeaseState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2594,7 @@ func (x *LeaseState) String() string {
 func (*LeaseState) ProtoMessage() {}
 
 func (x *LeaseState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2607,7 @@ func (x *LeaseState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseState.ProtoReflect.Descriptor instead.
 func (*LeaseState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{24}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *LeaseState) GetId() uint64 {
@@ -2185,6 +2645,13 @@ func (x *LeaseState) GetExpires() int64 {
 	return 0
 }
 
+func (x *LeaseState) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
 // WorkerState repeats the reply of a worker's last ticket request.
 type WorkerState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2196,7 +2663,7 @@ type WorkerState struct {
 
 func (x *WorkerState) Reset() {
 	*x = WorkerState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2675,7 @@ func (x *WorkerState) String() string {
 func (*WorkerState) ProtoMessage() {}
 
 func (x *WorkerState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2688,7 @@ func (x *WorkerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerState.ProtoReflect.Descriptor instead.
 func (*WorkerState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WorkerState) GetRequestId() string {
@@ -2255,7 +2722,7 @@ type EvalState struct {
 
 func (x *EvalState) Reset() {
 	*x = EvalState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2734,7 @@ func (x *EvalState) String() string {
 func (*EvalState) ProtoMessage() {}
 
 func (x *EvalState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2747,7 @@ func (x *EvalState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalState.ProtoReflect.Descriptor instead.
 func (*EvalState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *EvalState) GetVersion() uint64 {
@@ -2346,19 +2813,21 @@ func (x *EvalState) GetRewardSum() float64 {
 	return 0
 }
 
-// Expiry is the value under an expiry key: a ticket or a lease.
+// Expiry is the value under an expiry key: a ticket or a lease; with a table,
+// the deadline of a group being collected there or, without group, a sweep.
 type Expiry struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
 	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	Lease         uint64                 `protobuf:"varint,3,opt,name=lease,proto3" json:"lease,omitempty"`
+	Table         string                 `protobuf:"bytes,4,opt,name=table,proto3" json:"table,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Expiry) Reset() {
 	*x = Expiry{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2370,7 +2839,7 @@ func (x *Expiry) String() string {
 func (*Expiry) ProtoMessage() {}
 
 func (x *Expiry) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2383,7 +2852,7 @@ func (x *Expiry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expiry.ProtoReflect.Descriptor instead.
 func (*Expiry) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Expiry) GetRun() string {
@@ -2407,6 +2876,477 @@ func (x *Expiry) GetLease() uint64 {
 	return 0
 }
 
+func (x *Expiry) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+// TableConfig is one version of a table's configuration.
+type TableConfig struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Config        []byte                 `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`    // JSON, see replay/table.Config
+	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // 1, 2, ...
+	Set           int64                  `protobuf:"varint,3,opt,name=set,proto3" json:"set,omitempty"`         // when
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableConfig) Reset() {
+	*x = TableConfig{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableConfig) ProtoMessage() {}
+
+func (x *TableConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableConfig.ProtoReflect.Descriptor instead.
+func (*TableConfig) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *TableConfig) GetConfig() []byte {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *TableConfig) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *TableConfig) GetSet() int64 {
+	if x != nil {
+		return x.Set
+	}
+	return 0
+}
+
+// TableState is the value under a configured table.
+type TableState struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Config           *TableConfig           `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	NextSeq          uint64                 `protobuf:"varint,2,opt,name=next_seq,json=nextSeq,proto3" json:"next_seq,omitempty"`
+	Open             uint64                 `protobuf:"varint,3,opt,name=open,proto3" json:"open,omitempty"`   // groups being collected
+	Ready            uint64                 `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"` // can be sampled
+	Leased           uint64                 `protobuf:"varint,5,opt,name=leased,proto3" json:"leased,omitempty"`
+	Bytes            uint64                 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`                                      // of the logs of all three
+	Inserted         uint64                 `protobuf:"varint,7,opt,name=inserted,proto3" json:"inserted,omitempty"`                                // groups completed, ever
+	Sampled          uint64                 `protobuf:"varint,8,opt,name=sampled,proto3" json:"sampled,omitempty"`                                  // samples consumed, ever
+	Consumed         uint64                 `protobuf:"varint,9,opt,name=consumed,proto3" json:"consumed,omitempty"`                                // groups that left after their last sample
+	Removed          []*Count               `protobuf:"bytes,10,rep,name=removed,proto3" json:"removed,omitempty"`                                  // groups that left otherwise, by reason
+	Refused          []*Count               `protobuf:"bytes,11,rep,name=refused,proto3" json:"refused,omitempty"`                                  // appends told to come back later, by reason
+	Draws            uint64                 `protobuf:"varint,12,opt,name=draws,proto3" json:"draws,omitempty"`                                     // of the table's chance
+	SampleStratum    string                 `protobuf:"bytes,13,opt,name=sample_stratum,json=sampleStratum,proto3" json:"sample_stratum,omitempty"` // last one sampled from
+	RemoveStratum    string                 `protobuf:"bytes,14,opt,name=remove_stratum,json=removeStratum,proto3" json:"remove_stratum,omitempty"`
+	Epoch            uint64                 `protobuf:"varint,15,opt,name=epoch,proto3" json:"epoch,omitempty"`                                 // newest epoch sampled from
+	MaxPriority      float64                `protobuf:"fixed64,16,opt,name=max_priority,json=maxPriority,proto3" json:"max_priority,omitempty"` // 0 = none inserted
+	LastInserted     int64                  `protobuf:"varint,17,opt,name=last_inserted,json=lastInserted,proto3" json:"last_inserted,omitempty"`
+	Sweep            int64                  `protobuf:"varint,18,opt,name=sweep,proto3" json:"sweep,omitempty"`                                               // when the next sweep is due, 0 = none
+	Generation       uint64                 `protobuf:"varint,19,opt,name=generation,proto3" json:"generation,omitempty"`                                     // of the selection structures
+	OldestGeneration uint64                 `protobuf:"varint,20,opt,name=oldest_generation,json=oldestGeneration,proto3" json:"oldest_generation,omitempty"` // below it nothing is left to delete
+	Indexing         bool                   `protobuf:"varint,21,opt,name=indexing,proto3" json:"indexing,omitempty"`                                         // groups below index_end move into this generation
+	IndexNext        uint64                 `protobuf:"varint,22,opt,name=index_next,json=indexNext,proto3" json:"index_next,omitempty"`                      // the next one, by seq
+	IndexEnd         uint64                 `protobuf:"varint,23,opt,name=index_end,json=indexEnd,proto3" json:"index_end,omitempty"`
+	Duplicates       uint64                 `protobuf:"varint,24,opt,name=duplicates,proto3" json:"duplicates,omitempty"` // logs
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *TableState) Reset() {
+	*x = TableState{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableState) ProtoMessage() {}
+
+func (x *TableState) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableState.ProtoReflect.Descriptor instead.
+func (*TableState) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *TableState) GetConfig() *TableConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *TableState) GetNextSeq() uint64 {
+	if x != nil {
+		return x.NextSeq
+	}
+	return 0
+}
+
+func (x *TableState) GetOpen() uint64 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *TableState) GetReady() uint64 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *TableState) GetLeased() uint64 {
+	if x != nil {
+		return x.Leased
+	}
+	return 0
+}
+
+func (x *TableState) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TableState) GetInserted() uint64 {
+	if x != nil {
+		return x.Inserted
+	}
+	return 0
+}
+
+func (x *TableState) GetSampled() uint64 {
+	if x != nil {
+		return x.Sampled
+	}
+	return 0
+}
+
+func (x *TableState) GetConsumed() uint64 {
+	if x != nil {
+		return x.Consumed
+	}
+	return 0
+}
+
+func (x *TableState) GetRemoved() []*Count {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *TableState) GetRefused() []*Count {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *TableState) GetDraws() uint64 {
+	if x != nil {
+		return x.Draws
+	}
+	return 0
+}
+
+func (x *TableState) GetSampleStratum() string {
+	if x != nil {
+		return x.SampleStratum
+	}
+	return ""
+}
+
+func (x *TableState) GetRemoveStratum() string {
+	if x != nil {
+		return x.RemoveStratum
+	}
+	return ""
+}
+
+func (x *TableState) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *TableState) GetMaxPriority() float64 {
+	if x != nil {
+		return x.MaxPriority
+	}
+	return 0
+}
+
+func (x *TableState) GetLastInserted() int64 {
+	if x != nil {
+		return x.LastInserted
+	}
+	return 0
+}
+
+func (x *TableState) GetSweep() int64 {
+	if x != nil {
+		return x.Sweep
+	}
+	return 0
+}
+
+func (x *TableState) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *TableState) GetOldestGeneration() uint64 {
+	if x != nil {
+		return x.OldestGeneration
+	}
+	return 0
+}
+
+func (x *TableState) GetIndexing() bool {
+	if x != nil {
+		return x.Indexing
+	}
+	return false
+}
+
+func (x *TableState) GetIndexNext() uint64 {
+	if x != nil {
+		return x.IndexNext
+	}
+	return 0
+}
+
+func (x *TableState) GetIndexEnd() uint64 {
+	if x != nil {
+		return x.IndexEnd
+	}
+	return 0
+}
+
+func (x *TableState) GetDuplicates() uint64 {
+	if x != nil {
+		return x.Duplicates
+	}
+	return 0
+}
+
+// TableItem is the value under a group of a configured table. Of a final one
+// only the phase, the reason and its counts remain.
+type TableItem struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Phase         GroupPhase             `protobuf:"varint,2,opt,name=phase,proto3,enum=skein.replay.v1.GroupPhase" json:"phase,omitempty"` // PENDING while it is being collected
+	Size          uint32                 `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	Members       []*Member              `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
+	Seq           uint64                 `protobuf:"varint,5,opt,name=seq,proto3" json:"seq,omitempty"`
+	Priority      float64                `protobuf:"fixed64,6,opt,name=priority,proto3" json:"priority,omitempty"`
+	HasPriority   bool                   `protobuf:"varint,7,opt,name=has_priority,json=hasPriority,proto3" json:"has_priority,omitempty"` // set by a producer or a learner
+	TimesSampled  uint32                 `protobuf:"varint,8,opt,name=times_sampled,json=timesSampled,proto3" json:"times_sampled,omitempty"`
+	Inserted      int64                  `protobuf:"varint,9,opt,name=inserted,proto3" json:"inserted,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,10,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,11,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Source        string                 `protobuf:"bytes,12,opt,name=source,proto3" json:"source,omitempty"`
+	Task          string                 `protobuf:"bytes,13,opt,name=task,proto3" json:"task,omitempty"`
+	Deadline      int64                  `protobuf:"varint,14,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	Lease         uint64                 `protobuf:"varint,15,opt,name=lease,proto3" json:"lease,omitempty"`
+	SameAs        string                 `protobuf:"bytes,16,opt,name=same_as,json=sameAs,proto3" json:"same_as,omitempty"` // dedupe key
+	Reason        string                 `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`               // why it left
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableItem) Reset() {
+	*x = TableItem{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableItem) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableItem) ProtoMessage() {}
+
+func (x *TableItem) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableItem.ProtoReflect.Descriptor instead.
+func (*TableItem) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *TableItem) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *TableItem) GetPhase() GroupPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return GroupPhase_GROUP_PHASE_UNSPECIFIED
+}
+
+func (x *TableItem) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *TableItem) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *TableItem) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *TableItem) GetPriority() float64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *TableItem) GetHasPriority() bool {
+	if x != nil {
+		return x.HasPriority
+	}
+	return false
+}
+
+func (x *TableItem) GetTimesSampled() uint32 {
+	if x != nil {
+		return x.TimesSampled
+	}
+	return 0
+}
+
+func (x *TableItem) GetInserted() int64 {
+	if x != nil {
+		return x.Inserted
+	}
+	return 0
+}
+
+func (x *TableItem) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TableItem) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *TableItem) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *TableItem) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *TableItem) GetDeadline() int64 {
+	if x != nil {
+		return x.Deadline
+	}
+	return 0
+}
+
+func (x *TableItem) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+func (x *TableItem) GetSameAs() string {
+	if x != nil {
+		return x.SameAs
+	}
+	return ""
+}
+
+func (x *TableItem) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Pair is one key of the fold's state, as snapshots carry it.
 type Pair struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2418,7 +3358,7 @@ type Pair struct {
 
 func (x *Pair) Reset() {
 	*x = Pair{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2430,7 +3370,7 @@ func (x *Pair) String() string {
 func (*Pair) ProtoMessage() {}
 
 func (x *Pair) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2443,7 +3383,7 @@ func (x *Pair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pair.ProtoReflect.Descriptor instead.
 func (*Pair) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Pair) GetKey() []byte {
@@ -2532,7 +3472,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
 	"\aadapter\x18\x03 \x01(\tR\aadapter\x12\x12\n" +
-	"\x04step\x18\x04 \x01(\x04R\x04step\"\xe6\x05\n" +
+	"\x04step\x18\x04 \x01(\x04R\x04step\"\xfe\a\n" +
 	"\aCommand\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x12;\n" +
 	"\n" +
@@ -2549,7 +3489,11 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	" \x01(\v2\x1b.skein.replay.v1.CommitStepH\x00R\n" +
 	"commitStep\x12D\n" +
 	"\rrelease_lease\x18\v \x01(\v2\x1d.skein.replay.v1.ReleaseLeaseH\x00R\freleaseLease\x12A\n" +
-	"\frequest_eval\x18\f \x01(\v2\x1c.skein.replay.v1.RequestEvalH\x00R\vrequestEvalB\x04\n" +
+	"\frequest_eval\x18\f \x01(\v2\x1c.skein.replay.v1.RequestEvalH\x00R\vrequestEval\x128\n" +
+	"\tset_table\x18\r \x01(\v2\x19.skein.replay.v1.SetTableH\x00R\bsetTable\x12D\n" +
+	"\rinsert_groups\x18\x0e \x01(\v2\x1d.skein.replay.v1.InsertGroupsH\x00R\finsertGroups\x12P\n" +
+	"\x11update_priorities\x18\x0f \x01(\v2!.skein.replay.v1.UpdatePrioritiesH\x00R\x10updatePriorities\x12D\n" +
+	"\rremove_groups\x18\x10 \x01(\v2\x1d.skein.replay.v1.RemoveGroupsH\x00R\fremoveGroupsB\x04\n" +
 	"\x02op\"9\n" +
 	"\tCreateRun\x12,\n" +
 	"\x04spec\x18\x01 \x01(\v2\x18.skein.replay.v1.RunSpecR\x04spec\"\x1d\n" +
@@ -2567,13 +3511,15 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x06worker\x18\x03 \x01(\tR\x06worker\":\n" +
 	"\vAppendItems\x12+\n" +
 	"\x05items\x18\x01 \x03(\v2\x15.skein.replay.v1.ItemR\x05items\"\x06\n" +
-	"\x04Tick\"\x8b\x01\n" +
+	"\x04Tick\"\xbc\x01\n" +
 	"\fAcquireLease\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x16\n" +
 	"\x06groups\x18\x03 \x01(\rR\x06groups\x12'\n" +
 	"\x0flearner_version\x18\x04 \x01(\x04R\x0elearnerVersion\x12\x10\n" +
-	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\"G\n" +
+	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x14\n" +
+	"\x05table\x18\x06 \x01(\tR\x05table\x12\x19\n" +
+	"\bat_least\x18\a \x01(\rR\aatLeast\"G\n" +
 	"\vExtendLease\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x10\n" +
@@ -2589,7 +3535,33 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\x04R\x04from\x12\x14\n" +
-	"\x05count\x18\x04 \x01(\rR\x05count\"'\n" +
+	"\x05count\x18\x04 \x01(\rR\x05count\"d\n" +
+	"\bSetTable\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x12\x16\n" +
+	"\x06config\x18\x03 \x01(\fR\x06config\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\"l\n" +
+	"\fInsertGroups\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x124\n" +
+	"\x06groups\x18\x03 \x03(\v2\x1c.skein.replay.v1.GroupInsertR\x06groups\"{\n" +
+	"\vGroupInsert\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x17\n" +
+	"\alog_ids\x18\x02 \x03(\tR\x06logIds\x12!\n" +
+	"\fhas_priority\x18\x03 \x01(\bR\vhasPriority\x12\x1a\n" +
+	"\bpriority\x18\x04 \x01(\x01R\bpriority\"t\n" +
+	"\x10UpdatePriorities\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x128\n" +
+	"\aupdates\x18\x03 \x03(\v2\x1e.skein.replay.v1.GroupPriorityR\aupdates\"A\n" +
+	"\rGroupPriority\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
+	"\bpriority\x18\x02 \x01(\x01R\bpriority\"f\n" +
+	"\fRemoveGroups\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x12\x16\n" +
+	"\x06groups\x18\x03 \x03(\tR\x06groups\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"'\n" +
 	"\x05Count\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\f\n" +
 	"\x01n\x18\x02 \x01(\x04R\x01n\"*\n" +
@@ -2648,14 +3620,15 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\amembers\x18\v \x03(\v2\x17.skein.replay.v1.MemberR\amembers\"H\n" +
 	"\tItemState\x12)\n" +
 	"\x04item\x18\x01 \x01(\v2\x15.skein.replay.v1.ItemR\x04item\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\x8f\x01\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\xa5\x01\n" +
 	"\n" +
 	"LeaseState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x16\n" +
 	"\x06groups\x18\x03 \x03(\tR\x06groups\x12'\n" +
 	"\x0flearner_version\x18\x04 \x01(\x04R\x0elearnerVersion\x12\x18\n" +
-	"\aexpires\x18\x05 \x01(\x03R\aexpires\"D\n" +
+	"\aexpires\x18\x05 \x01(\x03R\aexpires\x12\x14\n" +
+	"\x05table\x18\x06 \x01(\tR\x05table\"D\n" +
 	"\vWorkerState\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12\x16\n" +
@@ -2670,11 +3643,67 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x06scored\x18\a \x01(\x04R\x06scored\x12\x1c\n" +
 	"\tsucceeded\x18\b \x01(\x04R\tsucceeded\x12\x1d\n" +
 	"\n" +
-	"reward_sum\x18\t \x01(\x01R\trewardSum\"F\n" +
+	"reward_sum\x18\t \x01(\x01R\trewardSum\"\\\n" +
 	"\x06Expiry\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x14\n" +
-	"\x05lease\x18\x03 \x01(\x04R\x05lease\".\n" +
+	"\x05lease\x18\x03 \x01(\x04R\x05lease\x12\x14\n" +
+	"\x05table\x18\x04 \x01(\tR\x05table\"Q\n" +
+	"\vTableConfig\x12\x16\n" +
+	"\x06config\x18\x01 \x01(\fR\x06config\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x10\n" +
+	"\x03set\x18\x03 \x01(\x03R\x03set\"\x88\x06\n" +
+	"\n" +
+	"TableState\x124\n" +
+	"\x06config\x18\x01 \x01(\v2\x1c.skein.replay.v1.TableConfigR\x06config\x12\x19\n" +
+	"\bnext_seq\x18\x02 \x01(\x04R\anextSeq\x12\x12\n" +
+	"\x04open\x18\x03 \x01(\x04R\x04open\x12\x14\n" +
+	"\x05ready\x18\x04 \x01(\x04R\x05ready\x12\x16\n" +
+	"\x06leased\x18\x05 \x01(\x04R\x06leased\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12\x1a\n" +
+	"\binserted\x18\a \x01(\x04R\binserted\x12\x18\n" +
+	"\asampled\x18\b \x01(\x04R\asampled\x12\x1a\n" +
+	"\bconsumed\x18\t \x01(\x04R\bconsumed\x120\n" +
+	"\aremoved\x18\n" +
+	" \x03(\v2\x16.skein.replay.v1.CountR\aremoved\x120\n" +
+	"\arefused\x18\v \x03(\v2\x16.skein.replay.v1.CountR\arefused\x12\x14\n" +
+	"\x05draws\x18\f \x01(\x04R\x05draws\x12%\n" +
+	"\x0esample_stratum\x18\r \x01(\tR\rsampleStratum\x12%\n" +
+	"\x0eremove_stratum\x18\x0e \x01(\tR\rremoveStratum\x12\x14\n" +
+	"\x05epoch\x18\x0f \x01(\x04R\x05epoch\x12!\n" +
+	"\fmax_priority\x18\x10 \x01(\x01R\vmaxPriority\x12#\n" +
+	"\rlast_inserted\x18\x11 \x01(\x03R\flastInserted\x12\x14\n" +
+	"\x05sweep\x18\x12 \x01(\x03R\x05sweep\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x13 \x01(\x04R\n" +
+	"generation\x12+\n" +
+	"\x11oldest_generation\x18\x14 \x01(\x04R\x10oldestGeneration\x12\x1a\n" +
+	"\bindexing\x18\x15 \x01(\bR\bindexing\x12\x1d\n" +
+	"\n" +
+	"index_next\x18\x16 \x01(\x04R\tindexNext\x12\x1b\n" +
+	"\tindex_end\x18\x17 \x01(\x04R\bindexEnd\x12\x1e\n" +
+	"\n" +
+	"duplicates\x18\x18 \x01(\x04R\n" +
+	"duplicates\"\xe8\x03\n" +
+	"\tTableItem\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x121\n" +
+	"\x05phase\x18\x02 \x01(\x0e2\x1b.skein.replay.v1.GroupPhaseR\x05phase\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\rR\x04size\x121\n" +
+	"\amembers\x18\x04 \x03(\v2\x17.skein.replay.v1.MemberR\amembers\x12\x10\n" +
+	"\x03seq\x18\x05 \x01(\x04R\x03seq\x12\x1a\n" +
+	"\bpriority\x18\x06 \x01(\x01R\bpriority\x12!\n" +
+	"\fhas_priority\x18\a \x01(\bR\vhasPriority\x12#\n" +
+	"\rtimes_sampled\x18\b \x01(\rR\ftimesSampled\x12\x1a\n" +
+	"\binserted\x18\t \x01(\x03R\binserted\x12\x14\n" +
+	"\x05bytes\x18\n" +
+	" \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05epoch\x18\v \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06source\x18\f \x01(\tR\x06source\x12\x12\n" +
+	"\x04task\x18\r \x01(\tR\x04task\x12\x1a\n" +
+	"\bdeadline\x18\x0e \x01(\x03R\bdeadline\x12\x14\n" +
+	"\x05lease\x18\x0f \x01(\x04R\x05lease\x12\x17\n" +
+	"\asame_as\x18\x10 \x01(\tR\x06sameAs\x12\x16\n" +
+	"\x06reason\x18\x11 \x01(\tR\x06reason\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value*\xbd\x01\n" +
@@ -2701,38 +3730,47 @@ func file_skein_replay_v1_replay_proto_rawDescGZIP() []byte {
 }
 
 var file_skein_replay_v1_replay_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_skein_replay_v1_replay_proto_goTypes = []any{
-	(GroupPhase)(0),      // 0: skein.replay.v1.GroupPhase
-	(*Item)(nil),         // 1: skein.replay.v1.Item
-	(*Record)(nil),       // 2: skein.replay.v1.Record
-	(*RunSpec)(nil),      // 3: skein.replay.v1.RunSpec
-	(*Metric)(nil),       // 4: skein.replay.v1.Metric
-	(*StepRecord)(nil),   // 5: skein.replay.v1.StepRecord
-	(*Policy)(nil),       // 6: skein.replay.v1.Policy
-	(*Command)(nil),      // 7: skein.replay.v1.Command
-	(*CreateRun)(nil),    // 8: skein.replay.v1.CreateRun
-	(*FinishRun)(nil),    // 9: skein.replay.v1.FinishRun
-	(*TakeTickets)(nil),  // 10: skein.replay.v1.TakeTickets
-	(*ReturnTicket)(nil), // 11: skein.replay.v1.ReturnTicket
-	(*AppendItems)(nil),  // 12: skein.replay.v1.AppendItems
-	(*Tick)(nil),         // 13: skein.replay.v1.Tick
-	(*AcquireLease)(nil), // 14: skein.replay.v1.AcquireLease
-	(*ExtendLease)(nil),  // 15: skein.replay.v1.ExtendLease
-	(*CommitStep)(nil),   // 16: skein.replay.v1.CommitStep
-	(*ReleaseLease)(nil), // 17: skein.replay.v1.ReleaseLease
-	(*RequestEval)(nil),  // 18: skein.replay.v1.RequestEval
-	(*Count)(nil),        // 19: skein.replay.v1.Count
-	(*LagCount)(nil),     // 20: skein.replay.v1.LagCount
-	(*RunState)(nil),     // 21: skein.replay.v1.RunState
-	(*Member)(nil),       // 22: skein.replay.v1.Member
-	(*GroupState)(nil),   // 23: skein.replay.v1.GroupState
-	(*ItemState)(nil),    // 24: skein.replay.v1.ItemState
-	(*LeaseState)(nil),   // 25: skein.replay.v1.LeaseState
-	(*WorkerState)(nil),  // 26: skein.replay.v1.WorkerState
-	(*EvalState)(nil),    // 27: skein.replay.v1.EvalState
-	(*Expiry)(nil),       // 28: skein.replay.v1.Expiry
-	(*Pair)(nil),         // 29: skein.replay.v1.Pair
+	(GroupPhase)(0),          // 0: skein.replay.v1.GroupPhase
+	(*Item)(nil),             // 1: skein.replay.v1.Item
+	(*Record)(nil),           // 2: skein.replay.v1.Record
+	(*RunSpec)(nil),          // 3: skein.replay.v1.RunSpec
+	(*Metric)(nil),           // 4: skein.replay.v1.Metric
+	(*StepRecord)(nil),       // 5: skein.replay.v1.StepRecord
+	(*Policy)(nil),           // 6: skein.replay.v1.Policy
+	(*Command)(nil),          // 7: skein.replay.v1.Command
+	(*CreateRun)(nil),        // 8: skein.replay.v1.CreateRun
+	(*FinishRun)(nil),        // 9: skein.replay.v1.FinishRun
+	(*TakeTickets)(nil),      // 10: skein.replay.v1.TakeTickets
+	(*ReturnTicket)(nil),     // 11: skein.replay.v1.ReturnTicket
+	(*AppendItems)(nil),      // 12: skein.replay.v1.AppendItems
+	(*Tick)(nil),             // 13: skein.replay.v1.Tick
+	(*AcquireLease)(nil),     // 14: skein.replay.v1.AcquireLease
+	(*ExtendLease)(nil),      // 15: skein.replay.v1.ExtendLease
+	(*CommitStep)(nil),       // 16: skein.replay.v1.CommitStep
+	(*ReleaseLease)(nil),     // 17: skein.replay.v1.ReleaseLease
+	(*RequestEval)(nil),      // 18: skein.replay.v1.RequestEval
+	(*SetTable)(nil),         // 19: skein.replay.v1.SetTable
+	(*InsertGroups)(nil),     // 20: skein.replay.v1.InsertGroups
+	(*GroupInsert)(nil),      // 21: skein.replay.v1.GroupInsert
+	(*UpdatePriorities)(nil), // 22: skein.replay.v1.UpdatePriorities
+	(*GroupPriority)(nil),    // 23: skein.replay.v1.GroupPriority
+	(*RemoveGroups)(nil),     // 24: skein.replay.v1.RemoveGroups
+	(*Count)(nil),            // 25: skein.replay.v1.Count
+	(*LagCount)(nil),         // 26: skein.replay.v1.LagCount
+	(*RunState)(nil),         // 27: skein.replay.v1.RunState
+	(*Member)(nil),           // 28: skein.replay.v1.Member
+	(*GroupState)(nil),       // 29: skein.replay.v1.GroupState
+	(*ItemState)(nil),        // 30: skein.replay.v1.ItemState
+	(*LeaseState)(nil),       // 31: skein.replay.v1.LeaseState
+	(*WorkerState)(nil),      // 32: skein.replay.v1.WorkerState
+	(*EvalState)(nil),        // 33: skein.replay.v1.EvalState
+	(*Expiry)(nil),           // 34: skein.replay.v1.Expiry
+	(*TableConfig)(nil),      // 35: skein.replay.v1.TableConfig
+	(*TableState)(nil),       // 36: skein.replay.v1.TableState
+	(*TableItem)(nil),        // 37: skein.replay.v1.TableItem
+	(*Pair)(nil),             // 38: skein.replay.v1.Pair
 }
 var file_skein_replay_v1_replay_proto_depIdxs = []int32{
 	1,  // 0: skein.replay.v1.Record.item:type_name -> skein.replay.v1.Item
@@ -2748,21 +3786,32 @@ var file_skein_replay_v1_replay_proto_depIdxs = []int32{
 	16, // 10: skein.replay.v1.Command.commit_step:type_name -> skein.replay.v1.CommitStep
 	17, // 11: skein.replay.v1.Command.release_lease:type_name -> skein.replay.v1.ReleaseLease
 	18, // 12: skein.replay.v1.Command.request_eval:type_name -> skein.replay.v1.RequestEval
-	3,  // 13: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
-	1,  // 14: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
-	5,  // 15: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
-	3,  // 16: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
-	19, // 17: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
-	19, // 18: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
-	20, // 19: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
-	0,  // 20: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
-	22, // 21: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
-	1,  // 22: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	19, // 13: skein.replay.v1.Command.set_table:type_name -> skein.replay.v1.SetTable
+	20, // 14: skein.replay.v1.Command.insert_groups:type_name -> skein.replay.v1.InsertGroups
+	22, // 15: skein.replay.v1.Command.update_priorities:type_name -> skein.replay.v1.UpdatePriorities
+	24, // 16: skein.replay.v1.Command.remove_groups:type_name -> skein.replay.v1.RemoveGroups
+	3,  // 17: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
+	1,  // 18: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
+	5,  // 19: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
+	21, // 20: skein.replay.v1.InsertGroups.groups:type_name -> skein.replay.v1.GroupInsert
+	23, // 21: skein.replay.v1.UpdatePriorities.updates:type_name -> skein.replay.v1.GroupPriority
+	3,  // 22: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
+	25, // 23: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
+	25, // 24: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
+	26, // 25: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
+	0,  // 26: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
+	28, // 27: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
+	1,  // 28: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
+	35, // 29: skein.replay.v1.TableState.config:type_name -> skein.replay.v1.TableConfig
+	25, // 30: skein.replay.v1.TableState.removed:type_name -> skein.replay.v1.Count
+	25, // 31: skein.replay.v1.TableState.refused:type_name -> skein.replay.v1.Count
+	0,  // 32: skein.replay.v1.TableItem.phase:type_name -> skein.replay.v1.GroupPhase
+	28, // 33: skein.replay.v1.TableItem.members:type_name -> skein.replay.v1.Member
+	34, // [34:34] is the sub-list for method output_type
+	34, // [34:34] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_skein_replay_v1_replay_proto_init() }
@@ -2782,6 +3831,10 @@ func file_skein_replay_v1_replay_proto_init() {
 		(*Command_CommitStep)(nil),
 		(*Command_ReleaseLease)(nil),
 		(*Command_RequestEval)(nil),
+		(*Command_SetTable)(nil),
+		(*Command_InsertGroups)(nil),
+		(*Command_UpdatePriorities)(nil),
+		(*Command_RemoveGroups)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2789,7 +3842,7 @@ func file_skein_replay_v1_replay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_replay_v1_replay_proto_rawDesc), len(file_skein_replay_v1_replay_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   29,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
