@@ -6,8 +6,10 @@
 //
 // [Learner.Step] is the pure middle: same state, same groups, same trainer, same
 // numbers. For ppo ([NewPPO]) the critic's values are taken before the first
-// update, and it is trained beside the policy; package ppo has the formulas. [Loop] is the I/O around it, over a store; [RunOffline] trains on rows
-// of a data.Set (sft, dpo, kto, bco, reward); [VerifyStep] recomputes a committed step from the store alone.
+// update, and it is trained beside the policy; package ppo has the formulas.
+// [Loop] is the I/O around it, over a store; [RunOffline] trains on rows of a
+// data.Set (sft, dpo, kto, bco, reward); [RewardModel] scores with what reward
+// made; [VerifyStep] recomputes a committed step from the store alone.
 //
 // Invariants:
 //   - Token ids, masks, versions and behaviour log-probabilities come from the

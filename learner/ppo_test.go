@@ -121,6 +121,20 @@ func TestCaseKLSkipsToolTokens(t *testing.T) {
 	}
 }
 
+// The value before a rollout's first token is read after the prompt's last, also
+// where that is all of the prompt.
+func TestPPOPromptOfOneToken(t *testing.T) {
+	c := ppoConfig(2)
+	c.Beta, c.Lam, c.WhitenAdvantages, c.NumIterations, c.VFCoef, c.CliprangeValue = 0, 1, false, 1, 1, nil
+	l, _ := newLearner(t, c, noisy(1))
+	g := Group{ID: "g"}
+	for m, prompt := range [][]int32{{2}, {4}} {
+		g.Logs = append(g.Logs, entry{group: "g", member: uint32(m), size: 2, prompt: prompt, parts: []part{pol(0, 3)}, reward: r(float64(m))}.log(t))
+	}
+	step(t, l, g)
+	require.Equal(t, []float32{0, 0, 0, 0, -.5, 0}, l.critic.tr.(*table).grad)
+}
+
 // Micro-batches change neither policy nor critic, mini-batches or not.
 func TestPPOMicroBatchingCannotChangeTheStep(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -67,6 +68,19 @@ func TestRunLocalPPO(t *testing.T) {
 		require.Equal(t, rep.CheckpointRecorded, rep.CheckpointRecomputed)
 		require.NotNil(t, rep.Critic)
 	}
+}
+
+// PPO makes the embedded model better: the recipe's first steps (SKEIN_SLOW=1,
+// about two minutes on two cores).
+func TestPPOImprovesTheTinyModel(t *testing.T) {
+	if os.Getenv("SKEIN_SLOW") != "1" {
+		t.Skip("SKEIN_SLOW=1 trains for minutes")
+	}
+	c, _, err := Load("../recipes/store-ppo.yaml", []string{"training.max_steps=16", "eval.every=16", "eval.tasks=128"})
+	require.NoError(t, err)
+	sum, err := RunLocal(t.Context(), c, LocalOptions{Dir: filepath.Join(t.TempDir(), "run"), Log: slog.New(slog.DiscardHandler), Progress: io.Discard})
+	require.NoError(t, err)
+	require.Greater(t, sum.HeldoutAfter, sum.HeldoutBefore+.1)
 }
 
 func TestCriticConfig(t *testing.T) {
