@@ -60,6 +60,9 @@ func (w *window) next(at, left int64, block int) (src []byte, release func(), er
 		w.buf = make([]byte, n)
 	}
 	if got, err := w.r.ReadAt(w.buf[:n], at); int64(got) < n {
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
 		return nil, nil, err
 	}
 	return w.buf[:n], func() {}, nil

@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -149,7 +150,7 @@ func (d *Difference) fields(a, b any) {
 
 // DiffModels compares two opened models, of one or of different formats; typesA
 // and typesB, which may be nil, give the stored type of a tensor by its HF name
-// (StoredTypes).
+// (StoredTypes). Both are loaded.
 func DiffModels(a, b *Model, typesA, typesB map[string]string) (*Difference, error) {
 	d := &Difference{Kind: "models", Fields: []FieldDifference{}}
 	d.fields(a.Config, b.Config)
@@ -166,6 +167,9 @@ func DiffModels(a, b *Model, typesA, typesB map[string]string) (*Difference, err
 	}
 	if x, y := templateSourceOf(a), templateSourceOf(b); x != y {
 		d.Fields = append(d.Fields, FieldDifference{"chat_template", summary([]byte(x)), summary([]byte(y))})
+	}
+	if err := errors.Join(a.Weights.Load(), b.Weights.Load()); err != nil {
+		return nil, err
 	}
 	d.compare(modelTensors(a, typesA), modelTensors(b, typesB))
 	return d, nil

@@ -31,7 +31,7 @@ func openFamily(t testing.TB, name string, options ...OpenOption) *Model {
 	t.Helper()
 	m, err := OpenWeights(filepath.Join(familiesDir, name), options...)
 	require.NoError(t, err)
-	return m
+	return loaded(t, m)
 }
 
 // What each family's configuration adds to a plain Llama, spelt out.

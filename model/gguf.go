@@ -18,7 +18,6 @@ type GGUF struct {
 
 	tensors map[string]TensorInfo
 	names   []string
-	done    func(n int64) // told of bytes of tensors read; may be nil
 }
 
 // GGUF's metadata value types, in wire order.
@@ -131,7 +130,7 @@ func (g *GGUF) ReadF32(name string, shape []int, dst []float32) error {
 	if len(dst) != t.Len() {
 		return fmt.Errorf("model: read tensor %q: shape %v has %d elements, the destination %d", name, shape, t.Len(), len(dst))
 	}
-	if err := readBlocks(t.file, t.offset, q, dst, g.done); err != nil {
+	if err := readBlocks(t.file, t.offset, q, dst, nil); err != nil {
 		return fmt.Errorf("model: read tensor %q: %w", name, err)
 	}
 	return nil

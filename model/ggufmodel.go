@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 )
@@ -46,36 +47,24 @@ func (g *GGUF) check(c Config) error {
 	return nil
 }
 
-// ggufWeights dequantises every base tensor. Shapes are checked before anything
-// is allocated: the metadata may lie about sizes.
-func ggufWeights(g *GGUF, c Config) (*Weights, error) {
+// stored finds every base tensor. Shapes are checked first: the metadata may lie
+// about sizes.
+func (g *GGUF) stored(c Config, files io.Closer) (*stored, error) {
 	if err := g.check(c); err != nil {
 		return nil, err
 	}
-	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
 	permuted := g.family().permuted
-	stacked := map[string][]float32{} // experts of a layer, one tensor in the file
-	for _, s := range slots(c, w) {
-		data, ok := stacked[s.gguf]
-		if !ok {
-			shape := s.ggufShape()
-			data = make([]float32, shapeLen(shape))
-			if err := g.ReadF32(s.gguf, shape, data); err != nil {
-				return nil, err
-			}
+	return newStored(c, files, func(t *storedTensor) error {
+		info := g.tensors[t.gguf]
+		t.stored, t.file, t.at, t.q = t.gguf, info.file, info.offset, ggufTypes[info.DType]
+		if t.experts > 0 { // one tensor in the file
+			t.at += int64(t.expert) * t.bytes()
 		}
-		if s.experts > 0 {
-			stacked[s.gguf] = data
-			n := shapeLen(s.shape)
-			data = data[s.expert*n : (s.expert+1)*n : (s.expert+1)*n]
+		if permuted {
+			t.permuted = t.ropeHeads
 		}
-		if permuted && s.ropeHeads > 0 {
-			unpermute(data, s.ropeHeads, c.HeadDim)
-		}
-		*s.data = data
-	}
-	w.alias(c)
-	return w, nil
+		return nil
+	})
 }
 
 // unpermute turns llama.cpp's interleaved rope rows into HF's halves, in place:

@@ -27,6 +27,7 @@ func TestGGUFFamilies(t *testing.T) {
 			want := openFamily(t, name)
 			got, err := Open(filepath.Join("testdata/gguf", name+".gguf"))
 			require.NoError(t, err)
+			loaded(t, got)
 			for i := range want.Config.NumHiddenLayers {
 				if name == "smollm3" {
 					break

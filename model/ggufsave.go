@@ -40,6 +40,9 @@ func (m *Model) SaveGGUF(path, typ string, done func(written, total int64)) (not
 		return nil, err
 	}
 	notes = append(notes, more...)
+	if err := m.Weights.Load(); err != nil {
+		return nil, err
+	}
 	tensors := ggufTensors(m.Config, m.Weights, typ)
 	head, total, err := ggufHead(meta, tensors)
 	if err != nil {

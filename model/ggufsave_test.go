@@ -29,6 +29,7 @@ func TestEveryFamilySurvivesGGUF(t *testing.T) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			m, err := OpenWeights(dir)
 			require.NoError(t, err)
+			loaded(t, m)
 			tmp := t.TempDir()
 			path := filepath.Join(tmp, "m.gguf")
 			var last, total int64
@@ -57,6 +58,7 @@ func TestEveryFamilySurvivesGGUF(t *testing.T) {
 			require.LessOrEqual(t, total-last, int64(32*1000), "the rest is padding")
 			g, err := Open(path)
 			require.NoError(t, err)
+			loaded(t, g)
 			require.Equal(t, m.Weights, g.Weights)
 			require.Equal(t, m.StopIDs, g.StopIDs)
 			field, a, b := ggufDifference(m.Config, g.Config)
@@ -69,6 +71,7 @@ func TestEveryFamilySurvivesGGUF(t *testing.T) {
 			require.NoError(t, err)
 			again, err := OpenWeights(back)
 			require.NoError(t, err)
+			loaded(t, again)
 			require.Equal(t, m.Weights, again.Weights)
 		})
 	}
@@ -89,6 +92,8 @@ func TestRoundedTypesAgree(t *testing.T) {
 		require.NoError(t, err)
 		b, err := OpenWeights(filepath.Join(tmp, "hf"))
 		require.NoError(t, err)
+		loaded(t, a)
+		loaded(t, b)
 		require.Equal(t, b.Weights.Layers[0].Q, a.Weights.Layers[0].Q)
 		require.NotEqual(t, m.Weights.Layers[0].Q, a.Weights.Layers[0].Q)
 		require.Equal(t, m.Weights.Norm, a.Weights.Norm, "vectors stay F32 in GGUF")

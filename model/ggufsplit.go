@@ -1,7 +1,6 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,22 +12,11 @@ import (
 // splitName is how the files of a split GGUF model are called.
 var splitName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.gguf$`)
 
-// openFiles are files to be closed together.
-type openFiles []*os.File
-
-func (f openFiles) Close() error {
-	var errs []error
-	for _, file := range f {
-		errs = append(errs, file.Close())
-	}
-	return errors.Join(errs...)
-}
-
 // openGGUFHeader reads the header of a file and, when it is the first of a
 // split model, those of the others: their tensors are joined. Tensors can be
 // read until the caller closes files.
 func openGGUFHeader(path string) (g *GGUF, files io.Closer, err error) {
-	var open openFiles
+	var open closers
 	defer func() {
 		if err != nil {
 			open.Close()

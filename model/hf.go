@@ -39,14 +39,13 @@ func openWeightsFS(fsys fs.FS, o opening) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer closer()
 	st.forgetVision(c)
-	st.watch(o)
-	if m.Weights, err = readHF(c, st); err != nil {
+	s, err := st.stored(c, closer)
+	if err != nil {
+		closer.Close() // read only: nothing to lose
 		return nil, err
 	}
-	m.Digest = weightsDigest(c, m.Weights)
-	return m, nil
+	return m, o.finish(m, s)
 }
 
 // addGenerationStops merges eos_token_id of generation_config.json, where
@@ -80,30 +79,13 @@ func addGenerationStops(fsys fs.FS, m *Model) error {
 // shards maps a tensor to the file that holds it.
 type shards map[string]*SafeTensors
 
-// watch has every file report its reads.
-func (st shards) watch(o opening) {
-	var all []TensorInfo
-	for name, file := range st {
-		all = append(all, file.tensors[name])
-	}
-	done := o.counter(all)
-	for _, file := range st {
-		file.done = done
-	}
-}
-
 // openShards opens model.safetensors, or the files that
-// model.safetensors.index.json lists. closer closes them.
-func openShards(fsys fs.FS) (st shards, closer func(), err error) {
-	var open []io.Closer
-	closeAll := func() {
-		for _, c := range open {
-			c.Close() // read only: nothing to lose
-		}
-	}
+// model.safetensors.index.json lists. The caller closes them.
+func openShards(fsys fs.FS) (st shards, files io.Closer, err error) {
+	var open closers
 	defer func() {
 		if err != nil {
-			closeAll()
+			open.Close() // read only: nothing to lose
 		}
 	}()
 	load := func(name string) (*SafeTensors, error) {
@@ -128,7 +110,7 @@ func openShards(fsys fs.FS) (st shards, closer func(), err error) {
 		for _, n := range one.names {
 			st[n] = one
 		}
-		return st, closeAll, nil
+		return st, open, nil
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("model: read %s: %w", hfIndexFile, err)
@@ -139,25 +121,25 @@ func openShards(fsys fs.FS) (st shards, closer func(), err error) {
 	if err := json.Unmarshal(data, &index); err != nil {
 		return nil, nil, fmt.Errorf("%w: %s: %v", ErrFormat, hfIndexFile, err)
 	}
-	files := map[string]*SafeTensors{}
+	byName := map[string]*SafeTensors{}
 	for _, name := range slices.Sorted(maps.Keys(index.WeightMap)) {
 		file := index.WeightMap[name]
 		if file != path.Base(file) || !fs.ValidPath(file) {
 			return nil, nil, fmt.Errorf("%w: %s: tensor %q lies in %q, which is not a plain file name", ErrFormat, hfIndexFile, name, file)
 		}
-		s := files[file]
+		s := byName[file]
 		if s == nil {
 			if s, err = load(file); err != nil {
 				return nil, nil, err
 			}
-			files[file] = s
+			byName[file] = s
 		}
 		if !s.Has(name) {
 			return nil, nil, fmt.Errorf("%w: %s says tensor %q is in %s, which doesn't hold it", ErrFormat, hfIndexFile, name, file)
 		}
 		st[name] = s
 	}
-	return st, closeAll, nil
+	return st, open, nil
 }
 
 // hfUnused are tensors that some exports carry and that hold no weights.
@@ -220,25 +202,17 @@ func (st shards) check(c Config) error {
 	return nil
 }
 
-// readHF reads every base tensor. Shapes are checked before anything is
-// allocated: the configuration may lie about sizes.
-func readHF(c Config, st shards) (*Weights, error) {
+// stored finds every base tensor. Shapes are checked first: the configuration
+// may lie about sizes.
+func (st shards) stored(c Config, files io.Closer) (*stored, error) {
 	if err := st.check(c); err != nil {
 		return nil, err
 	}
-	w := &Weights{Layers: make([]LayerWeights, c.NumHiddenLayers)}
-	for _, s := range slots(c, w) {
-		file, stored := st.find(c, s.name)
-		*s.data = make([]float32, shapeLen(s.shape))
-		if err := file.ReadF32(stored, s.shape, *s.data); err != nil {
-			return nil, err
-		}
-		if s.norm && c.NormPlusOne {
-			for i := range *s.data {
-				(*s.data)[i]++
-			}
-		}
-	}
-	w.alias(c)
-	return w, nil
+	return newStored(c, files, func(t *storedTensor) error {
+		file, stored := st.find(c, t.name)
+		info := file.tensors[stored]
+		t.stored, t.file, t.at, t.q = stored, info.file, info.offset, plainTypes[DType(info.DType)]
+		t.plusOne = t.norm && c.NormPlusOne
+		return nil
+	})
 }

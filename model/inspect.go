@@ -24,6 +24,8 @@ type Info struct {
 	// Template says whether there is a chat template, and Tools whether it
 	// looks at tools (see RenderWithTools).
 	Template, Tools bool
+	// Chat describes the template; nil without one.
+	Chat *ChatInfo `json:",omitempty"`
 	// Problem is why Open would refuse the model; nil when nothing in the
 	// headers speaks against it.
 	Problem error
@@ -90,7 +92,7 @@ func (in *Info) inspectHF(fsys fs.FS) error {
 	if err != nil {
 		return err
 	}
-	defer closer()
+	defer closer.Close()
 	files := map[*SafeTensors]bool{}
 	for _, s := range st {
 		if !files[s] {
@@ -129,6 +131,11 @@ func (in *Info) text(tok *Tokenizer, tmpl *ChatTemplate, err error) {
 	}
 	if tmpl != nil {
 		in.Template, in.Tools = true, tmpl.SupportsTools()
+		var stops []int32
+		if in.Config.EOSTokenID >= 0 {
+			stops = append(stops, in.Config.EOSTokenID)
+		}
+		in.Chat = inspectChat(tmpl, tok, stops)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestFamilyTensorsMatter(t *testing.T) {
 		st := shards{}
 		file := &SafeTensors{tensors: map[string]TensorInfo{}}
 		for _, s := range slots(m.Config, m.Weights) {
-			file.tensors[s.name] = TensorInfo{Name: s.name, Shape: s.shape}
+			file.tensors[s.name] = TensorInfo{Name: s.name, DType: "F32", Shape: s.shape}
 			st[s.name] = file
 		}
 		require.NoError(t, st.check(m.Config))
@@ -75,7 +75,7 @@ func TestFamilyTensorsMatter(t *testing.T) {
 			delete(without, s.name)
 			require.ErrorContains(t, without.check(m.Config), s.name)
 			was := file.tensors[s.name]
-			file.tensors[s.name] = TensorInfo{Name: s.name, Shape: append([]int{1}, was.Shape...)}
+			file.tensors[s.name] = TensorInfo{Name: s.name, DType: "F32", Shape: append([]int{1}, was.Shape...)}
 			require.ErrorContains(t, st.check(m.Config), s.name)
 			file.tensors[s.name] = was
 		}

@@ -202,15 +202,18 @@ func (w *Weights) alias(c Config) {
 	if c.TieWordEmbeddings {
 		w.Head = w.Embed
 	}
+	for i := range w.Layers {
+		w.Layers[i].alias(c)
+	}
+}
+
+func (l *LayerWeights) alias(c Config) {
 	if !c.FusedProjections {
 		return
 	}
-	for i := range w.Layers {
-		l := &w.Layers[i]
-		q, kv, mid := qDim(c)*c.HiddenSize, kvDim(c)*c.HiddenSize, c.IntermediateSize*c.HiddenSize
-		l.Q, l.K, l.V = l.QKV[:q:q], l.QKV[q:q+kv:q+kv], l.QKV[q+kv:]
-		l.Gate, l.Up = l.GateUp[:mid:mid], l.GateUp[mid:]
-	}
+	q, kv, mid := qDim(c)*c.HiddenSize, kvDim(c)*c.HiddenSize, c.IntermediateSize*c.HiddenSize
+	l.Q, l.K, l.V = l.QKV[:q:q], l.QKV[q:q+kv:q+kv], l.QKV[q+kv:]
+	l.Gate, l.Up = l.GateUp[:mid:mid], l.GateUp[mid:]
 }
 
 // FullLayout is the order of all base weights in one flat vector, under their
@@ -231,8 +234,13 @@ func FullLayout(c Config) Layout {
 	return out
 }
 
-// Flatten copies the weights into one vector in FullLayout's order.
+// Flatten copies the weights, or reads them, into one vector in FullLayout's
+// order.
 func (w *Weights) Flatten(c Config) ([]float32, error) {
+	if s := w.stored; s != nil {
+		out := make([]float32, FullLayout(s.c).Size())
+		return out, s.use(func() error { return s.flatten(out) })
+	}
 	if len(w.Layers) != c.NumHiddenLayers {
 		return nil, fmt.Errorf("model: flatten: weights have %d layers, configuration %d", len(w.Layers), c.NumHiddenLayers)
 	}

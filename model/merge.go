@@ -3,7 +3,8 @@ package model
 import "fmt"
 
 // Merge gives the base weights with an adapter folded in, W + scale*B*A, in new
-// memory; tensors that the adapter doesn't touch are shared with the base.
+// memory; tensors that the adapter doesn't touch are shared with the base, which
+// is loaded.
 func (m *Model) Merge(a *Adapter) (*Weights, error) {
 	if err := a.CheckBase(m.Digest); err != nil {
 		return nil, err
@@ -13,6 +14,9 @@ func (m *Model) Merge(a *Adapter) (*Weights, error) {
 	}
 	layout, err := LoRALayout(m.Config, a.LoRA)
 	if err != nil {
+		return nil, err
+	}
+	if err := m.Weights.Load(); err != nil {
 		return nil, err
 	}
 	w := *m.Weights

@@ -17,6 +17,13 @@ func tinyModel(t testing.TB) *Model {
 	t.Helper()
 	m, err := OpenWeights(tinyDir)
 	require.NoError(t, err)
+	return loaded(t, m)
+}
+
+// loaded has all weights in memory.
+func loaded(t testing.TB, m *Model) *Model {
+	t.Helper()
+	require.NoError(t, m.Weights.Load())
 	return m
 }
 

@@ -30,14 +30,29 @@ func newOpening(options []OpenOption) (o opening) {
 	return o
 }
 
-// counter adds up what is read of tensors; nil when nobody wants to know.
-func (o opening) counter(tensors []TensorInfo) func(n int64) {
+// finish gives a model its weights and digest. The files are closed when it
+// fails.
+func (o opening) finish(m *Model, s *stored) (err error) {
+	defer func() {
+		if err != nil {
+			s.close() // read only: nothing to lose
+		}
+	}()
+	if m.Weights, err = s.weights(); err != nil {
+		return err
+	}
+	m.Digest, err = s.digest(o.counter(s))
+	return err
+}
+
+// counter adds up what is read; nil when nobody wants to know.
+func (o opening) counter(s *stored) func(n int64) {
 	if o.progress == nil {
 		return nil
 	}
 	var done, total int64
-	for _, t := range tensors {
-		total += t.Bytes
+	for i := range s.tensors {
+		total += s.tensors[i].bytes()
 	}
 	return func(n int64) {
 		done += n
@@ -45,10 +60,13 @@ func (o opening) counter(tensors []TensorInfo) func(n int64) {
 	}
 }
 
-// Open loads a model: a HF directory (config.json, safetensors, tokenizer.json,
+// Open opens a model: a HF directory (config.json, safetensors, tokenizer.json,
 // chat template) or a .gguf file, the first one when the model is split into
 // several. Tokenizer and Template are nil when the files have none. Errors name
 // the file, its offending part and wrap ErrFormat when the file is bad.
+//
+// Every number is read once, for the digest, but the weights stay in the files
+// (see Weights): the caller closes the model when it needs no more of them.
 func Open(path string, options ...OpenOption) (*Model, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -74,10 +92,14 @@ func OpenFS(fsys fs.FS, options ...OpenOption) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m.Tokenizer, m.Template, err = openTextFS(fsys); err != nil {
+	if m.Tokenizer, m.Template, err = openTextFS(fsys); err == nil {
+		err = m.checkText()
+	}
+	if err != nil {
+		m.Close() // read only: nothing to lose
 		return nil, err
 	}
-	return m, m.checkText()
+	return m, nil
 }
 
 // OpenWeights loads the weights and configuration of a HF directory without
@@ -103,25 +125,31 @@ func openGGUF(path string, o opening) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	m := &Model{}
-	if m.Config, err = ggufConfig(g); err != nil {
+	m, s, err := readGGUFModel(g, f, o)
+	if err != nil {
+		f.Close() // read only: nothing to lose
 		return nil, err
+	}
+	return m, o.finish(m, s)
+}
+
+// readGGUFModel reads all but the weights.
+func readGGUFModel(g *GGUF, f io.Closer, o opening) (*Model, *stored, error) {
+	m := &Model{}
+	var err error
+	if m.Config, err = ggufConfig(g); err != nil {
+		return nil, nil, err
 	}
 	m.Config.RopeScaling.Long = o.long && m.Config.RopeScaling.byLength()
 	if m.Tokenizer, m.Template, err = ggufText(g); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := m.checkText(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	m.StopIDs = ggufStops(g)
-	g.done = o.counter(g.Tensors())
-	if m.Weights, err = ggufWeights(g, m.Config); err != nil {
-		return nil, err
-	}
-	m.Digest = weightsDigest(m.Config, m.Weights)
-	return m, nil
+	s, err := g.stored(m.Config, f)
+	return m, s, err
 }
 
 // OpenText loads only the tokenizer and chat template of a model, for uses that

@@ -20,9 +20,11 @@ func BenchmarkOpen(b *testing.B) {
 	b.Run("all", func(b *testing.B) {
 		b.SetBytes(info.Bytes)
 		for b.Loop() {
-			if _, err := Open(path); err != nil {
+			m, err := Open(path)
+			if err != nil {
 				b.Fatal(err)
 			}
+			m.Close()
 		}
 	})
 	if info.Format != "gguf" {
@@ -35,7 +37,11 @@ func BenchmarkOpen(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := ggufWeights(g, info.Config); err != nil {
+			s, err := g.stored(info.Config, files)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if _, err := s.load(); err != nil {
 				b.Fatal(err)
 			}
 			files.Close()

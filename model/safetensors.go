@@ -51,7 +51,6 @@ type SafeTensors struct {
 
 	tensors map[string]TensorInfo
 	names   []string
-	done    func(n int64) // told of bytes of tensors read; may be nil
 }
 
 // ReadSafeTensors checks the header of a file of size bytes: every tensor lies
@@ -179,13 +178,13 @@ func (s *SafeTensors) ReadF32(name string, shape []int, dst []float32) error {
 	if len(dst) != t.Len() {
 		return fmt.Errorf("model: read tensor %q: shape %v has %d elements, the destination %d", name, shape, t.Len(), len(dst))
 	}
-	if err := readBlocks(t.file, t.offset, q, dst, s.done); err != nil {
+	if err := readBlocks(t.file, t.offset, q, dst, nil); err != nil {
 		return fmt.Errorf("model: read tensor %q: %w", name, err)
 	}
 	return nil
 }
 
-// Tensor is a named f32 tensor to be written as DType (zero = F32).
+// Tensor is a named f32 tensor, written as DType (zero = F32).
 type Tensor struct {
 	Name  string
 	Shape []int

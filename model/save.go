@@ -31,6 +31,9 @@ func (m *Model) Save(dir string, dtype DType) error {
 	if err != nil {
 		return err
 	}
+	if err := m.Weights.Load(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("model: save: %w", err)
 	}

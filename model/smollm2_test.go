@@ -67,6 +67,7 @@ func TestSmolLM2Model(t *testing.T) {
 	path := smolPath(t)
 	m, err := Open(path)
 	require.NoError(t, err)
+	loaded(t, m)
 	require.Equal(t, Config{ModelType: "llama", VocabSize: 49152, HiddenSize: 576, IntermediateSize: 1536, NumHiddenLayers: 30, NumAttentionHeads: 9, NumKeyValueHeads: 3,
 		HeadDim: 64, MaxPositionEmbeddings: 8192, RMSNormEps: 1e-5, RopeTheta: 1e5, TieWordEmbeddings: true, BOSTokenID: 1, EOSTokenID: 2}, m.Config)
 	require.Equal(t, []int32{2}, m.StopIDs)

@@ -68,13 +68,20 @@ type Config struct {
 
 // Weights are the dequantised f32 base tensors, row-major [out, in] as stored
 // by HF. Rope is the half-split (HF) convention: GGUF's interleaved q and k
-// rows are permuted back at load. Norm weights are effective factors (see
+// rows are permuted back when read. Norm weights are effective factors (see
 // Config.NormPlusOne).
+//
+// Those of an opened model stay in its files, until Load: then only Norm is set
+// and Layers are empty, and Layer, EmbedRows and HeadRows read what is asked for
+// each time. They work alike on weights in memory, and may be called at the same
+// time.
 type Weights struct {
 	Embed  []float32 // [vocab, hidden]
 	Layers []LayerWeights
 	Norm   []float32 // [hidden]
 	Head   []float32 // [vocab, hidden]; aliases Embed when tied
+
+	stored *stored // nil: in memory
 }
 
 // LayerWeights are one decoder layer's tensors; those that the architecture

@@ -51,8 +51,7 @@ func OpenBackend(c Config, m *model.Model, log *slog.Logger) (model.Backend, err
 	if c.Backend != "go" {
 		return nil, fmt.Errorf("project: backend %q: use \"go\" or \"xla:cpu\"", c.Backend)
 	}
-	// The backend packs its own copy of the weights; nothing else reads the model's.
-	return gobackend.New(m, gobackend.Options{Threads: c.Threads, DropWeights: true})
+	return gobackend.New(m, gobackend.Options{Threads: c.Threads})
 }
 
 // OpenSource opens the configured task source.

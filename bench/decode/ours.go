@@ -79,8 +79,8 @@ func work(ctx context.Context, text string) error {
 	if err != nil {
 		return err
 	}
-	b, err := gobackend.New(m, gobackend.Options{Threads: j.Threads, DropWeights: true})
-	if err != nil {
+	b, err := gobackend.New(m, gobackend.Options{Threads: j.Threads})
+	if err = errors.Join(err, m.Close()); err != nil {
 		return err
 	}
 	defer b.Close()

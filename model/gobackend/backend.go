@@ -18,11 +18,6 @@ type Options struct {
 	// instead of recomputing each layer in Backward; 0 is 128 MiB, negative
 	// keeps nothing. Gradients do not depend on it.
 	ActivationBytes int64
-	// DropWeights lets New clear the layers' matrices of m.Weights as soon as
-	// each layer is packed, which at least halves the memory of a large model. The
-	// model then serves this backend only: Full trainers, other backends and
-	// saving need the matrices and fail.
-	DropWeights bool
 }
 
 const defaultActivationBytes = 128 << 20
@@ -36,8 +31,7 @@ type backend struct {
 }
 
 // New packs the weights of m for this machine and returns a backend over them.
-// The layers' matrices are copied; norms and the embedding are shared with m,
-// so m must not change while the backend is in use. It fails when a tensor has
+// Nothing of m is needed or changed afterwards: m can be closed. It fails when a tensor has
 // the wrong size or holds a NaN or an infinity, naming the tensor.
 //
 // The backend is safe for concurrent use; its decoders and trainers each
@@ -60,7 +54,7 @@ func New(m *model.Model, opts Options) (model.Backend, error) {
 	}
 	b := &backend{m: m, pool: f32.NewPool(opts.Threads), opts: opts}
 	var err error
-	if b.net, err = newNet(m.Config, m.Weights, b.pool, opts.DropWeights); err != nil {
+	if b.net, err = newNet(m.Config, m.Weights, b.pool, f32.NewMemory()); err != nil {
 		return nil, fmt.Errorf("gobackend: %w", err)
 	}
 	return b, nil

@@ -83,7 +83,7 @@ func (n *net) embedRows(ex *exec, x []float32, tokens []int32) {
 	ex.pool.Rows(len(tokens), rowGrain(h), func(lo, hi int) {
 		for i := lo; i < hi; i++ {
 			row := x[i*h : (i+1)*h]
-			copy(row, n.embed[int(tokens[i])*h:])
+			n.embed.w.Row(row, int(tokens[i]))
 			if n.embedScale != 1 {
 				f32.Scale(row, n.embedScale)
 			}

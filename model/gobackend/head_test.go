@@ -1,6 +1,7 @@
 package gobackend
 
 import (
+	"io/fs"
 	"math/rand/v2"
 	"testing"
 
@@ -52,13 +53,16 @@ func TestLargeVocabulary(t *testing.T) {
 	require.InDelta(t, 1, (at(h)-at(-h))/(2*h), 0.02)
 }
 
-func TestDropWeights(t *testing.T) {
-	c := tinyConfig()
-	m := randomModel(t, c, 141)
-	want := logitsAfter(t, newBackend(t, m, Options{}), nil, []int32{1, 2, 3})
-	b := newBackend(t, m, Options{DropWeights: true})
+// TestWeightsInFiles: a model in its files, closed once it is packed, and one in
+// memory give the same bits.
+func TestWeightsInFiles(t *testing.T) {
+	inMemory, _ := loadGolden(t)
+	require.NoError(t, inMemory.Weights.Load())
+	want := logitsAfter(t, newBackend(t, inMemory, Options{}), nil, []int32{1, 2, 3})
+	m, _ := loadGolden(t)
+	b := newBackend(t, m, Options{})
+	require.NoError(t, m.Close())
 	require.Equal(t, want, logitsAfter(t, b, nil, []int32{1, 2, 3}))
-	require.Nil(t, m.Weights.Layers[0].Q)
 	_, err := New(m, Options{})
-	require.ErrorContains(t, err, `tensor "model.layers.0.self_attn.q_proj.weight" has 0 elements`)
+	require.ErrorIs(t, err, fs.ErrClosed)
 }

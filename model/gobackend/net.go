@@ -55,10 +55,10 @@ func newDims(c model.Config) dims {
 // newNet.
 type net struct {
 	dims
-	embed  []float32 // [V, H], shared with the caller
+	embed  linear    // [V, H]
 	norm   []float32 // [H]
 	layers []layer
-	head   linear // [V, H]
+	head   linear // [V, H]; embed when tied
 	ropes  ropes
 }
 

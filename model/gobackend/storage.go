@@ -22,6 +22,9 @@ func Storage(b model.Backend) map[string]int64 {
 	count := func(l linear) { out[l.w.Form().String()] += l.w.Bytes() }
 	own.net.linears(count)
 	count(own.net.head)
+	if !own.m.Config.TieWordEmbeddings {
+		count(own.net.embed)
+	}
 	return out
 }
 

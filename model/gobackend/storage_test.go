@@ -20,6 +20,7 @@ func TestStorageChangesNoBit(t *testing.T) {
 	for form, mask := range map[string]uint32{"bf16": 0xffff0000, "f16": 0xffffe000} {
 		small := randomModel(t, c, 5)
 		each := func(f func([]float32)) {
+			f(small.Weights.Embed)
 			f(small.Weights.Head)
 			for i := range small.Weights.Layers {
 				l := &small.Weights.Layers[i]
@@ -49,7 +50,7 @@ func TestStorageChangesNoBit(t *testing.T) {
 			l.qkv, l.o = widened(l.qkv), widened(l.o)
 			l.dense.gateUp, l.dense.down = widened(l.dense.gateUp), widened(l.dense.down)
 		}
-		full.net.head = widened(full.net.head)
+		full.net.embed, full.net.head = widened(full.net.embed), widened(full.net.head)
 		require.Equal(t, []string{"f32"}, slices.Collect(maps.Keys(Storage(&full))))
 		require.Equal(t, outcomes(t, &full), outcomes(t, b), form)
 	}

@@ -97,7 +97,7 @@ func (t *trainer) build(params []float32) (n *net, ad *lora, value []float32, er
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	n, err = newNet(t.b.m.Config, w, t.b.pool, false)
+	n, err = newNet(t.b.m.Config, w, t.b.pool, nil)
 	return n, nil, value, err
 }
 

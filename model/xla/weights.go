@@ -54,17 +54,32 @@ func loadWeights(d *device, s shape, w *model.Weights) (_ *weightBuffers, err er
 		}
 		return b
 	}
-	out.embed = put("embed", true, w.Embed, s.vocab, s.hidden)
+	var rows []float32
+	table := func(name string, read func(lo, hi int, buf []float32) ([]float32, error)) *pjrt.Buffer {
+		if err == nil {
+			rows, err = read(0, s.vocab, rows)
+		}
+		return put(name, true, rows, s.vocab, s.hidden)
+	}
 	out.norm = put("norm", false, w.Norm, s.hidden)
+	out.embed = table("embed", w.EmbedRows)
 	out.head = out.embed
 	if !s.tied {
-		out.head = put("head", true, w.Head, s.vocab, s.hidden)
+		out.head = table("head", w.HeadRows)
 	}
 	var f fuser
+	var buf model.LayerWeights
 	for i := range w.Layers {
+		if err != nil {
+			return nil, err
+		}
+		layer, e := w.Layer(i, &buf)
+		if e != nil {
+			return nil, fmt.Errorf("xla: %w", e)
+		}
 		var bufs []*pjrt.Buffer
 		for _, t := range s.tensors(s.kinds[i]) {
-			data, e := f.tensor(t.name, &w.Layers[i], s, s.kinds[i])
+			data, e := f.tensor(t.name, layer, s, s.kinds[i])
 			if e != nil {
 				return nil, fmt.Errorf("xla: weight layers.%d.%s: %w", i, t.name, e)
 			}

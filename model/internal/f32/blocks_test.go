@@ -78,7 +78,7 @@ func TestBlocksGiveTheSameBits(t *testing.T) {
 		if form := ExactForm(NewPool(2), k, w); form != want && n*k > blockLen {
 			t.Fatalf("%s is kept as %v", kind, form)
 		}
-		full, packed := NewMatrixAs(nil, Full, k, w), NewMatrix(NewPool(2), k, w)
+		full, packed := NewMatrixAs(nil, Full, k, w), NewMatrix(NewPool(2), NewMemory(), k, w)
 		a := A{Data: random(r, m*k), RowStride: k, ColStride: 1}
 		same := func(what string, want, got []float32) {
 			for i := range want {

@@ -96,7 +96,7 @@ func TestPacking(t *testing.T) {
 	for form := Full; form <= F16; form++ {
 		w := exactly(form, random(r, n*k))
 		require.Equal(t, form, ExactForm(NewPool(2), k, w))
-		m := NewMatrix(NewPool(2), k, w[:33*k], w[33*k:])
+		m := NewMatrix(NewPool(2), NewMemory(), k, w[:33*k], w[33*k:])
 		require.Equal(t, [2]int{n, k}, [2]int{m.Rows(), m.Cols()})
 		require.Equal(t, int64(PackedLen(k, n)*map[Form]int{Full: 4, BF16: 2, F16: 2}[form]), m.Bytes())
 		row := make([]float32, k)

@@ -1,6 +1,9 @@
 package f32
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Form is how the numbers of a right operand lie in memory. The smaller forms
 // cut what a product reads; micro-kernels widen them to float32, so results are
@@ -24,16 +27,24 @@ func (f Form) String() string { return [...]string{"f32", "bf16", "f16", "q8", "
 // ExactForm is the smallest form that holds every number of every part [*, k]
 // exactly. Block forms are for machines with micro-kernels for them.
 func ExactForm(p *Pool, k int, parts ...[]float32) Form {
-	for _, f := range []Form{Q4, Q8, BF16, F16} {
-		if f >= Q8 && (!blockKernels() || k%blockLen != 0) {
+	f := Q4
+	for _, x := range parts {
+		f = f.next(p, k, x)
+	}
+	return f
+}
+
+// bySize are the forms, the smallest first.
+var bySize = [...]Form{Q4, Q8, BF16, F16, Full}
+
+// next is the first form from f on, by size, that holds x [*, k] exactly.
+func (f Form) next(p *Pool, k int, x []float32) Form {
+	for _, g := range bySize[slices.Index(bySize[:], f):] {
+		if g >= Q8 && (!blockKernels() || k%blockLen != 0) {
 			continue
 		}
-		ok := true
-		for _, x := range parts {
-			ok = ok && exact(p, f, x)
-		}
-		if ok {
-			return f
+		if g == Full || exact(p, g, x) {
+			return g
 		}
 	}
 	return Full

@@ -1,6 +1,9 @@
 package f32
 
-import "unsafe"
+import (
+	"runtime"
+	"unsafe"
+)
 
 // Shapes: A [m, k], B [k, n], C [m, n]. B lies in panels of PanelWidth columns.
 
@@ -27,6 +30,7 @@ type B struct {
 	form        Form
 	half        []uint16 // instead of Data in 16-bit forms
 	blocks      []byte   // instead of Data in block forms; then PanelStride counts bytes
+	mem         *Memory  // that the numbers lie in; nil = Go's heap
 }
 
 // at is the address of panel q.
@@ -137,4 +141,5 @@ func block(r0, r1, p0, p1, n, k int, a A, b B, c []float32, ldc int, acc bool) {
 			}
 		}
 	}
+	runtime.KeepAlive(b.mem)
 }

@@ -1,6 +1,9 @@
 package f32
 
-import "math"
+import (
+	"math"
+	"runtime"
+)
 
 // Matrix is a constant weight W [n, k] kept as the right operand W^T [k, n] in
 // the smallest form that holds it exactly. It is read-only.
@@ -9,38 +12,82 @@ type Matrix struct {
 	b    B
 }
 
-// NewMatrix packs row-major parts [*, k], stacked.
-func NewMatrix(p *Pool, k int, parts ...[]float32) Matrix {
-	return NewMatrixAs(p, ExactForm(p, k, parts...), k, parts...)
+// NewMatrix packs row-major parts [*, k], stacked, into mem.
+func NewMatrix(p *Pool, mem *Memory, k int, parts ...[]float32) Matrix {
+	return stack(p, mem, ExactForm(p, k, parts...), k, parts)
 }
 
-// NewMatrixAs is NewMatrix in a given form, which must hold the parts exactly.
+// NewMatrixAs is NewMatrix in a given form, which must hold the parts exactly,
+// on Go's heap.
 func NewMatrixAs(p *Pool, form Form, k int, parts ...[]float32) Matrix {
+	return stack(p, nil, form, k, parts)
+}
+
+func stack(p *Pool, mem *Memory, form Form, k int, parts [][]float32) Matrix {
 	n := 0
 	for _, x := range parts {
 		n += len(x) / k
 	}
-	m := Matrix{n: n, k: k, b: B{form: form, PanelStride: k * PanelWidth, RowStride: PanelWidth}}
+	m := empty(mem, form, n, k)
+	j := 0
+	for _, x := range parts {
+		m.fill(p, j, x)
+		j += len(x) / k
+	}
+	return m
+}
+
+// streamed is how many numbers Pack asks for at a time.
+const streamed = 1 << 20
+
+// Pack is NewMatrix for W [n, k] that does not lie in memory: rows gives rows
+// [lo, hi), row-major, which need to last until it is called again. It is called
+// for all rows in order, in blocks, once to choose the form and once to pack.
+func Pack(p *Pool, mem *Memory, n, k int, rows func(lo, hi int) ([]float32, error)) (Matrix, error) {
+	step := max(1, streamed/(PanelWidth*max(k, 1))) * PanelWidth
+	form := Q4
+	for lo := 0; lo < n; lo += step {
+		x, err := rows(lo, min(n, lo+step))
+		if err != nil {
+			return Matrix{}, err
+		}
+		form = form.next(p, k, x)
+	}
+	m := empty(mem, form, n, k)
+	for lo := 0; lo < n; lo += step {
+		x, err := rows(lo, min(n, lo+step))
+		if err != nil {
+			return Matrix{}, err
+		}
+		m.fill(p, lo, x)
+	}
+	return m, nil
+}
+
+// empty is a matrix of zeros.
+func empty(mem *Memory, form Form, n, k int) Matrix {
+	m := Matrix{n: n, k: k, b: B{form: form, PanelStride: k * PanelWidth, RowStride: PanelWidth, mem: mem}}
 	switch {
 	case form == Full:
-		m.b.Data = make([]float32, PackedLen(k, n))
+		m.b.Data = numbers[float32](mem, PackedLen(k, n))
 	case form < Q8:
-		m.b.half = make([]uint16, PackedLen(k, n))
+		m.b.half = numbers[uint16](mem, PackedLen(k, n))
 	default:
 		m.b.PanelStride = k / blockLen * form.blockBytes()
-		m.b.blocks = make([]byte, panels(n)*m.b.PanelStride)
+		m.b.blocks = numbers[byte](mem, panels(n)*m.b.PanelStride)
 	}
-	p.Rows(panels(n), 1+(1<<15)/(PanelWidth*max(k, 1)), func(lo, hi int) {
-		j := 0 // row of the stack
-		for _, x := range parts {
-			rows := len(x) / k
-			for i := max(0, lo*PanelWidth-j); i < min(rows, hi*PanelWidth-j); i++ {
-				m.put(j+i, x[i*k:(i+1)*k])
-			}
-			j += rows
+	return m
+}
+
+// fill packs rows x [*, k] from row j on.
+func (m Matrix) fill(p *Pool, j int, x []float32) {
+	defer runtime.KeepAlive(m.b.mem)
+	first, rows := j/PanelWidth, len(x)/m.k
+	p.Rows(panels(j+rows)-first, 1+(1<<15)/(PanelWidth*max(m.k, 1)), func(lo, hi int) {
+		for i := max(0, (first+lo)*PanelWidth-j); i < min(rows, (first+hi)*PanelWidth-j); i++ {
+			m.put(j+i, x[i*m.k:(i+1)*m.k])
 		}
 	})
-	return m
 }
 
 func (m Matrix) put(j int, row []float32) {
@@ -75,6 +122,7 @@ func (m Matrix) block(at, i int) []byte {
 
 // Row copies row j of W into dst [k].
 func (m Matrix) Row(dst []float32, j int) {
+	defer runtime.KeepAlive(m.b.mem)
 	at := (j / PanelWidth) * m.b.PanelStride
 	if m.b.form >= Q8 {
 		var b quant
@@ -120,6 +168,7 @@ func (m Matrix) Bytes() int64 {
 // [count, k], that of the backward product dx = dy W. lo is a multiple of
 // PanelWidth; dst has PackedLen(count, k) numbers.
 func (m Matrix) Transpose(p *Pool, dst []float32, lo, count int) {
+	defer runtime.KeepAlive(m.b.mem)
 	p.Rows(panels(m.k), 1+(1<<15)/(PanelWidth*max(count, 1)), func(first, last int) {
 		var line [PanelWidth]float32
 		for q := first; q < last; q++ {

@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package f32
+
+func adviseHuge([]byte) {}
