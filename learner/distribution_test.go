@@ -45,7 +45,7 @@ func TestDistributionsOfAStep(t *testing.T) {
 		require.Equal(t, res.Histograms[h].Num, sum, h)
 	}
 	require.Equal(t, 4.0, res.Histograms["engine_ratio"].Num)
-	require.Positive(t, m["time/tokens_per_s"])
+	require.Positive(t, m["time/tokens_per_second"])
 }
 
 func TestAFarEngineKeepsMetricsFinite(t *testing.T) {

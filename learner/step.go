@@ -63,7 +63,7 @@ func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) 
 	res.Metrics = s.metrics()
 	res.Histograms = s.distributions(res.Metrics)
 	res.Metrics["time/step_s"] = res.Time.Total.Seconds()
-	res.Metrics["time/tokens_per_s"] = res.Metrics["num_tokens"] / max(res.Time.Total.Seconds(), 1e-9)
+	res.Metrics["time/tokens_per_second"] = res.Metrics["num_tokens"] / max(res.Time.Total.Seconds(), 1e-9)
 	for k, v := range res.Metrics {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			return StepResult{}, fmt.Errorf("%w: metric %s is %v", ErrDiverged, k, v)

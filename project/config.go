@@ -46,6 +46,7 @@ type Config struct {
 	Rollout  RolloutConfig    `yaml:"rollout"`
 	Eval     EvalConfig       `yaml:"eval"`
 	Limits   LimitsConfig     `yaml:"limits"`
+	Watch    WatchConfig      `yaml:"watch"`
 }
 
 // LimitsConfig says when a run that makes no progress ends with an error
@@ -124,6 +125,7 @@ func DefaultConfig() Config {
 		},
 		Eval:   EvalConfig{Every: 5, Tasks: 64},
 		Limits: LimitsConfig{MaxIdle: 15 * time.Minute, MaxEmpty: 10},
+		Watch:  defaultWatch(),
 	}
 }
 
@@ -215,6 +217,7 @@ func (c Config) Validate() error {
 	if c.Limits.MaxEmpty < 1 {
 		bad("limits.max_empty", c.Limits.MaxEmpty, "allow at least one empty batch before giving up")
 	}
+	errs = append(errs, within("watch", c.Watch.Validate())...)
 	return errors.Join(append(errs, within("training", c.Training.Validate())...)...)
 }
 

@@ -109,7 +109,10 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 	} else if lc.EvalEvery == 0 {
 		lc.EvalEvery = uint64(p.cfg.Training.MaxSteps) // the last step only
 	}
-	loop, err := learner.NewLoop(lc, st, l, p.metrics.learning(hooks))
+	rec := p.recorder()
+	defer rec.Close()
+	defer p.metrics.recording(rec)()
+	loop, err := learner.NewLoop(lc, st, l, p.metrics.learning(rec.hooks(ctx, st, hooks)))
 	if err != nil {
 		return err
 	}
@@ -118,6 +121,14 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 		return context.Cause(ctx)
 	}
 	return err
+}
+
+// recorder of this process's steps; nil without a folder.
+func (p *parts) recorder() *recorder {
+	if p.dir == "" {
+		return nil
+	}
+	return newRecorder(p.cfg.Watch, p.dir, p.cfg.Run, p.log.With("component", "watch"))
 }
 
 // finishRun waits for the last step and its evaluation and closes the run. It is

@@ -69,7 +69,7 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 	defer node.Close()
 	mx.replayNode(node)
 	defer mx.replayNode(nil)
-	p.metrics = mx
+	p.metrics, p.dir = mx, opt.Dir
 	if err := mx.announce(opt.Dir); err != nil {
 		return Summary{}, err
 	}
@@ -175,7 +175,7 @@ func playRoles(ctx context.Context, p *parts, st replay.Store, opt LocalOptions)
 	defer sys.Close()
 	watching, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { watch(watching, st, p.cfg.Run, p.cfg.Training.MaxSteps, opt.Progress, nil, nil) })
+	wg.Go(func() { follow(watching, st, p.cfg, opt.Progress, nil, nil) })
 	defer wg.Wait()
 	defer stop()
 

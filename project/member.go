@@ -165,6 +165,7 @@ func (m *member) learnForever(ctx context.Context) error {
 // learnRun trains a run to its end and closes it. A run that another learner
 // closed first is no error.
 func (m *member) learnRun(ctx context.Context, p *parts) error {
+	p.dir = filepath.Join(m.opt.Dir, "learner", "runs", p.cfg.Run)
 	err := p.learn(ctx, m.client, m.name, learnerHooks(m.opt.Log))
 	if err == nil {
 		return finishRun(ctx, m.client, p.cfg)

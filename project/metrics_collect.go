@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/skein-rl/skein/cluster"
 	"github.com/skein-rl/skein/learner"
+	"github.com/skein-rl/skein/learner/watch"
 	"github.com/skein-rl/skein/replay"
 	"github.com/skein-rl/skein/rollout"
 )
@@ -187,6 +190,7 @@ type learnerMetrics struct {
 	step, version uint64
 	last          map[string]float64 // of the last step in this process
 	empty, lost   uint64
+	recorder      *recorder // of the learner at work; nil = none
 }
 
 var (
@@ -210,6 +214,43 @@ var stepGauges = []struct {
 	{"staleness/mean", desc("learner_staleness_versions", "Mean age of the last step's tokens, in policy versions.")},
 	{"logprob_gap/mean_abs", desc("learner_logprob_gap", "Mean absolute difference of the sampler's and the learner's log-probabilities in the last step, in nats.")},
 	{"num_tokens", desc("learner_tokens", "Tokens the last step trained on.")},
+	{"reward_std", desc("learner_reward_std", "Mean deviation of rewards within the last step's groups.")},
+	{"frac_reward_zero_std", desc("learner_constant_groups_ratio", "Share of the last step's groups whose rewards are all equal.")},
+	{"advantage/std", desc("learner_advantage_std", "Deviation of the last step's advantages.")},
+	{"clip_ratio/region_mean", desc("learner_clipped_ratio", "Share of the last step's tokens, or rollouts, outside the clip range.")},
+	{"logprob_gap/k3", desc("learner_engine_kl", "Estimate of the KL divergence of the sampler from the learner in the last step, in nats a token.")},
+	{"completions/mean_length", desc("learner_completion_tokens", "Mean tokens of the last step's completions.")},
+	{"completions/clipped_ratio", desc("learner_truncated_ratio", "Share of the last step's completions that were cut off.")},
+	{"tools/call_frequency", desc("learner_tool_calls", "Mean tool calls of the last step's rollouts.")},
+	{"tools/failure_frequency", desc("learner_tool_failures_ratio", "Share of the last step's tool calls whose result is an error.")},
+	{"time/tokens_per_second", desc("learner_tokens_per_second", "Tokens the last step trained on, by its time.")},
+}
+
+// familyGauges show several of the last step's metrics under one name and a
+// label; the number of values of each label is bounded.
+var familyGauges = []struct {
+	prefix, suffix string // of the metric; what is between is the label's value
+	desc           *prometheus.Desc
+}{
+	{"logprob_gap/p", "", desc("learner_logprob_gap_percentile", "Percentiles of the absolute difference of the sampler's and the learner's log-probabilities in the last step, in nats.", "percentile")},
+	{"engine_ratio/p", "", desc("learner_engine_ratio_percentile", "Percentiles of the probability ratio of learner and sampler in the last step.", "percentile")},
+	{"time/", "_s", desc("learner_step_seconds", "Time of the last step by part; step is the whole without wait and fetch.", "part")},
+	{"rewards/", "/mean", desc("learner_reward_component", "Mean of each reward component of the last step's rollouts.", "component")},
+}
+
+var (
+	descWarning = desc("learner_warning", "1 while the condition of an early warning holds.", "kind")
+	descRecords = desc("learner_metric_records_total", "Step records offered to metrics files, by file and result: written, dropped, or failed attempts.", "file", "result")
+)
+
+// recording has the metrics tell of a recorder until the returned function is
+// called.
+func (m *metrics) recording(r *recorder) (done func()) {
+	if m == nil || r == nil {
+		return func() {}
+	}
+	m.learner.note(func() { m.learner.recorder = r })
+	return func() { m.learner.note(func() { m.learner.recorder = nil }) }
 }
 
 // learning adds the metrics to a learner's hooks.
@@ -258,6 +299,10 @@ func (l *learnerMetrics) collector() prometheus.Collector {
 	for _, g := range stepGauges {
 		descs = append(descs, g.desc)
 	}
+	for _, g := range familyGauges {
+		descs = append(descs, g.desc)
+	}
+	descs = append(descs, descWarning, descRecords)
 	return snapshot{descs, func(emit emit) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -272,6 +317,33 @@ func (l *learnerMetrics) collector() prometheus.Collector {
 			if v, ok := l.last[g.key]; ok {
 				emit(g.desc, prometheus.GaugeValue, v)
 			}
+		}
+		for _, g := range familyGauges {
+			for key, v := range l.last {
+				label, ok := strings.CutPrefix(key, g.prefix)
+				if ok {
+					label, ok = strings.CutSuffix(label, g.suffix)
+				}
+				if ok && label != "" {
+					emit(g.desc, prometheus.GaugeValue, v, label)
+				}
+			}
+		}
+		if l.recorder == nil {
+			return
+		}
+		active := l.recorder.active()
+		for _, kind := range watch.Kinds() {
+			on := 0.0
+			if slices.Contains(active, kind) {
+				on = 1
+			}
+			emit(descWarning, prometheus.GaugeValue, on, kind)
+		}
+		for _, a := range l.recorder.appenders() {
+			emit(descRecords, prometheus.CounterValue, float64(a.written.Load()), a.name, "written")
+			emit(descRecords, prometheus.CounterValue, float64(a.dropped.Load()), a.name, "dropped")
+			emit(descRecords, prometheus.CounterValue, float64(a.failed.Load()), a.name, "failed")
 		}
 	}}
 }

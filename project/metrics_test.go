@@ -142,7 +142,7 @@ func TestMetricsOfEveryRole(t *testing.T) {
 	require.NotContains(t, samples, "skein_cluster_term", "the node is closed")
 }
 
-var allowedLabel = regexp.MustCompile(`^(status|result|le|quantile|version)$`)
+var allowedLabel = regexp.MustCompile(`^(status|result|le|quantile|version|kind|part|percentile|component|file)$`)
 
 // checkNames lints a scrape: names, units and help by promlint, the prefix, and
 // no label that could hold an id.

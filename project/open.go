@@ -67,6 +67,9 @@ type parts struct {
 	backend model.Backend
 	source  rollout.Source
 	metrics *metrics // of this process; nil = none
+	// dir is where a learner's steps are recorded; "" = nowhere.
+	dir string
+	log *slog.Logger
 }
 
 // openParts loads what a configuration names and reports every part that
@@ -75,7 +78,7 @@ func openParts(c Config, log *slog.Logger) (*parts, error) {
 	if c.MemoryLimitMB > 0 {
 		debug.SetMemoryLimit(int64(c.MemoryLimitMB) << 20)
 	}
-	p := &parts{cfg: c}
+	p := &parts{cfg: c, log: log}
 	var errs []error
 	var err error
 	if p.source, err = OpenSource(c); err != nil {

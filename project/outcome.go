@@ -21,6 +21,7 @@ func conclude(ctx context.Context, st replay.Store, c Config, dir string, began 
 	if err != nil {
 		return sum, err
 	}
+	sum.warn(c.Watch.Config)
 	sum.Model, sum.Backend, sum.Task = c.Model, c.Backend, c.Task.Name
 	sum.Seconds, sum.PeakRSSMB = time.Since(began).Seconds(), peakMB()
 	text, err := c.YAML()

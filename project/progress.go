@@ -8,20 +8,22 @@ import (
 	"strings"
 	"time"
 
+	"github.com/skein-rl/skein/learner/watch"
 	"github.com/skein-rl/skein/replay"
 )
 
 // health is one line about the nodes of a run, or "" in a single process.
 type health func(ctx context.Context) string
 
-// watch prints a line for every committed step, and every quiet interval a
+// follow prints a line for every committed step, and every quiet interval a
 // line about what the run is waiting for, until ctx ends; then it tells what is
 // new since the last look. It only reads, so it can never stop training.
-func watch(ctx context.Context, st replay.Store, run string, maxSteps int, out io.Writer, nodes health, preparing func() string) {
+func follow(ctx context.Context, st replay.Store, c Config, out io.Writer, nodes health, preparing func() string) {
 	const poll, quiet = 500 * time.Millisecond, 10 * time.Second
 	tick := time.NewTicker(poll)
 	defer tick.Stop()
-	var w watcher
+	w := watcher{detector: watch.NewDetector(c.Watch.Config)}
+	run, maxSteps := c.Run, c.Training.MaxSteps
 	spoke := time.Now()
 	for {
 		select {
@@ -62,7 +64,9 @@ type watcher struct {
 	step    uint64
 	heldout map[uint64]bool
 	success string
-	missing bool // the run does not exist yet
+	// detector sees every step told.
+	detector *watch.Detector
+	missing  bool // the run does not exist yet
 }
 
 // poll returns lines for news, and a line for when there is none.
@@ -105,8 +109,8 @@ func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxStep
 			m := rec.Metrics
 			news = append(news, fmt.Sprintf("step %3d/%-3d reward %.3f  held-out %s  staleness %.2f  entropy %.3f  gap %.1e  %4.0f tok/s trained",
 				n, maxSteps, m[rewardMetric], w.success, m["staleness/mean"], m["entropy"], m["logprob_gap/mean_abs"], m["num_tokens"]/max(stepSeconds(m), 1e-9)))
-			if m["frac_reward_zero_std"] == 1 {
-				news = append(news, fmt.Sprintf("step %3d/%-3d taught nothing: within every group all rewards are equal (reward %.3f); the tasks are too hard or too easy for this policy", n, maxSteps, m[rewardMetric]))
+			for _, warning := range w.detector.Add(watch.Step{Step: n, Metrics: m}) {
+				news = append(news, "warning: "+warning.String())
 			}
 			w.step = n
 		}

@@ -34,6 +34,12 @@ var charts = []chart{
 	{Title: "Policy entropy", Note: "Mean entropy of the sampled distribution, in nats per token.", Metrics: []string{"entropy"}},
 	{Title: "Staleness", Note: "Token-weighted age of the trained tokens, in policy versions.", Metrics: []string{"staleness/mean", "staleness/max"}},
 	{Title: "Engine against learner", Note: "Absolute difference between the behaviour logprob and the learner's, before the update.", Metrics: []string{"logprob_gap/mean_abs", "logprob_gap/same_version_max_abs"}},
+	{Title: "Distribution of the difference", Note: "Percentiles of the same difference, in nats.", Metrics: []string{"logprob_gap/p50", "logprob_gap/p99"}},
+	{Title: "KL", Note: "From the reference, in nats per token.", Metrics: []string{"kl"}},
+	{Title: "Advantages", Note: "Deviation over the trained rollouts or tokens.", Metrics: []string{"advantage/std"}},
+	{Title: "Completions", Note: "Mean tokens, and the 90th percentile.", Metrics: []string{"completions/mean_length", "completions/length/p90"}},
+	{Title: "Cut off and clipped", Note: "Share of completions cut off, and of tokens outside the clip range.", Metrics: []string{"completions/clipped_ratio", "clip_ratio/region_mean"}},
+	{Title: "Tools", Note: "Calls per rollout, and the share that failed.", Metrics: []string{"tools/call_frequency", "tools/failure_frequency"}},
 	{Title: "Gradient norm", Note: "Global norm before clipping.", Metrics: []string{"grad_norm"}},
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/skein-rl/skein/learner/watch"
 	"github.com/skein-rl/skein/replay"
 )
 
@@ -40,9 +41,11 @@ type Summary struct {
 	Seconds       float64  `json:"seconds"`
 	// PeakRSSMB is the peak resident memory in MiB: of this process in a
 	// single-process run, the sum over all processes in a local cluster.
-	PeakRSSMB float64     `json:"peak_rss_mb"`
-	StepsLog  []StepPoint `json:"steps_log"`
-	Evals     []EvalPoint `json:"evals"`
+	PeakRSSMB float64 `json:"peak_rss_mb"`
+	// Warnings are those of the whole run, in order.
+	Warnings []watch.Warning `json:"warnings"`
+	StepsLog []StepPoint     `json:"steps_log"`
+	Evals    []EvalPoint     `json:"evals"`
 }
 
 // StepPoint is one committed step's metrics.
@@ -106,6 +109,15 @@ func Summarize(ctx context.Context, st replay.Store, run string) (Summary, error
 	return s, nil
 }
 
+// warn fills Warnings.
+func (s *Summary) warn(c watch.Config) {
+	history := make([]watch.Step, len(s.StepsLog))
+	for i, p := range s.StepsLog {
+		history[i] = watch.Step{Step: p.Step, Metrics: p.Metrics}
+	}
+	s.Warnings = watch.Detect(c, history)
+}
+
 func meanReward(points []StepPoint) float64 {
 	sum, n := 0.0, 0
 	for _, p := range points {
@@ -159,5 +171,14 @@ func (s Summary) Table() string {
 		row(fmt.Sprintf("held-out success (%d tasks)", s.HeldoutTasks), s.HeldoutBefore, s.HeldoutAfter) +
 		row(fmt.Sprintf("training reward (%d steps)", s.Window), s.RewardFirst, s.RewardLast) +
 		fmt.Sprintf("  %d steps of %s on %s (%s) in %s, peak memory %.0f MB\n", s.Steps, s.Model, s.Task, s.Backend,
-			time.Duration(s.Seconds*float64(time.Second)).Round(time.Second), s.PeakRSSMB)
+			time.Duration(s.Seconds*float64(time.Second)).Round(time.Second), s.PeakRSSMB) + s.warnings()
+}
+
+// warnings are one line each.
+func (s Summary) warnings() string {
+	out := ""
+	for _, w := range s.Warnings {
+		out += fmt.Sprintf("  warning from step %d: %s\n", w.Step, w)
+	}
+	return out
 }

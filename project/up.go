@@ -64,7 +64,7 @@ func Up(ctx context.Context, c Config, o UpOptions) (Summary, error) {
 	defer st.Close()
 	watching, stopWatching := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { watch(watching, st, c.Run, c.Training.MaxSteps, o.Progress, u.health(st), u.preparing) })
+	wg.Go(func() { follow(watching, st, c, o.Progress, u.health(st), u.preparing) })
 	runErr := u.await(ctx, st)
 	stopWatching()
 	wg.Wait()

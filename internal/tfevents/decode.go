@@ -1,9 +1,11 @@
 package tfevents
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"time"
 
@@ -13,43 +15,54 @@ import (
 )
 
 // ErrCorrupt marks bytes that are no intact event file. A file cut short inside
-// its last record, as after a crash, is one too: the events before it are
-// returned.
+// its last record, as after a crash, is one too, after its whole events.
 var ErrCorrupt = errors.New("tfevents: corrupt")
 
-// Decode reads a file's events, the version record left out.
-func Decode(data []byte) (events []Event, err error) {
-	bad := func(at int, format string, a ...any) ([]Event, error) {
-		return events, fmt.Errorf("%w: record at byte %d: %s", ErrCorrupt, at, fmt.Sprintf(format, a...))
-	}
-	for at := 0; at < len(data); {
-		rest := data[at:]
-		if len(rest) < 12 {
-			return bad(at, "%d bytes of a header of 12", len(rest))
+// maxRecord bounds a record, so that a damaged length costs nothing.
+const maxRecord = 64 << 20
+
+// Decode reads a file's events in order, the version record left out, and hands
+// each to f; f's error ends it.
+func Decode(r io.Reader, f func(Event) error) error {
+	in := bufio.NewReader(r)
+	for at := int64(0); ; {
+		bad := func(format string, a ...any) error {
+			return fmt.Errorf("%w: record at byte %d: %s", ErrCorrupt, at, fmt.Sprintf(format, a...))
 		}
-		n := binary.LittleEndian.Uint64(rest)
-		if masked(rest[:8]) != binary.LittleEndian.Uint32(rest[8:]) {
-			return bad(at, "checksum of its length")
+		var head [12]byte
+		if n, err := io.ReadFull(in, head[:]); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return bad("%d bytes of a header of 12: %v", n, err)
 		}
-		if n > uint64(len(rest)-12) || len(rest)-12-int(n) < 4 {
-			return bad(at, "%d bytes of payload, %d left", n, len(rest)-12)
+		n := binary.LittleEndian.Uint64(head[:])
+		if masked(head[:8]) != binary.LittleEndian.Uint32(head[8:]) {
+			return bad("checksum of its length")
 		}
-		payload := rest[12 : 12+n]
-		if masked(payload) != binary.LittleEndian.Uint32(rest[12+n:]) {
-			return bad(at, "checksum of its payload")
+		if n > maxRecord {
+			return bad("%d bytes, at most %d", n, maxRecord)
+		}
+		body := make([]byte, n+4)
+		if k, err := io.ReadFull(in, body); err != nil {
+			return bad("%d of %d bytes: %v", k, len(body), err)
+		}
+		payload := body[:n]
+		if masked(payload) != binary.LittleEndian.Uint32(body[n:]) {
+			return bad("checksum of its payload")
 		}
 		e, version, err := decodeEvent(payload)
 		switch {
 		case err != nil:
-			return bad(at, "%v", err)
+			return bad("%v", err)
 		case at == 0 && version != fileVersion:
-			return bad(at, "version %q, want %q", version, fileVersion)
+			return bad("version %q, want %q", version, fileVersion)
 		case at > 0:
-			events = append(events, e)
+			if err := f(e); err != nil {
+				return err
+			}
 		}
-		at += 16 + int(n)
+		at += 16 + int64(n)
 	}
-	return events, nil
 }
 
 // fields visits a message's fields: number for varints and fixed ones, bytes for

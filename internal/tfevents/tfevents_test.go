@@ -1,6 +1,7 @@
 package tfevents
 
 import (
+	"bytes"
 	"encoding/hex"
 	"os"
 	"testing"
@@ -25,9 +26,17 @@ func sample() ([]byte, []Event) {
 	return b, events
 }
 
+func read(b []byte) (events []Event, err error) {
+	err = Decode(bytes.NewReader(b), func(e Event) error {
+		events = append(events, e)
+		return nil
+	})
+	return events, err
+}
+
 func TestRoundTrip(t *testing.T) {
 	b, want := sample()
-	got, err := Decode(b)
+	got, err := read(b)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	if path := os.Getenv("SKEIN_TFEVENTS_OUT"); path != "" { // for TensorBoard's own reader
@@ -56,7 +65,7 @@ func TestFileName(t *testing.T) {
 func TestCutOrDamaged(t *testing.T) {
 	b, want := sample()
 	for cut := range len(b) {
-		got, err := Decode(b[:cut])
+		got, err := read(b[:cut])
 		if cut == 0 || err == nil {
 			continue // at a boundary
 		}
@@ -66,7 +75,7 @@ func TestCutOrDamaged(t *testing.T) {
 	for i := range b {
 		bad := append([]byte(nil), b...)
 		bad[i] ^= 0x40
-		_, err := Decode(bad)
+		_, err := read(bad)
 		require.ErrorIs(t, err, ErrCorrupt, "byte %d", i)
 	}
 }
@@ -77,7 +86,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(appendRecord(appendRecord(nil, b[12:36]), []byte{0x2a, 3, 0x0a, 1, 0x2a}))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		events, err := Decode(data)
+		events, err := read(data)
 		if err == nil && len(data) > 0 {
 			for _, e := range events {
 				require.NotNil(t, e.Scalars)
