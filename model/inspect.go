@@ -24,6 +24,8 @@ type Info struct {
 	// Template says whether there is a chat template, and Tools whether it
 	// looks at tools (see RenderWithTools).
 	Template, Tools bool
+	// StopIDs are those that Open would give the model.
+	StopIDs []int32
 	// Chat describes the template; nil without one.
 	Chat *ChatInfo `json:",omitempty"`
 	// Problem is why Open would refuse the model; nil when nothing in the
@@ -77,6 +79,7 @@ func (in *Info) inspectGGUF(path string) error {
 	if in.Problem = g.check(in.Config); in.Problem != nil {
 		return nil
 	}
+	in.StopIDs = ggufStops(g)
 	tok, tmpl, err := ggufText(g)
 	in.text(tok, tmpl, err)
 	return nil
@@ -101,9 +104,14 @@ func (in *Info) inspectHF(fsys fs.FS) error {
 		}
 	}
 	slices.SortFunc(in.Tensors, func(a, b TensorInfo) int { return strings.Compare(a.Name, b.Name) })
-	if in.Config, _, in.Problem = ParseConfig(data); in.Problem != nil {
+	var m Model
+	if in.Config, m.StopIDs, in.Problem = ParseConfig(data); in.Problem != nil {
 		return nil
 	}
+	if in.Problem = addGenerationStops(fsys, &m); in.Problem != nil {
+		return nil
+	}
+	in.StopIDs = m.StopIDs
 	in.Architecture = in.Config.ModelType
 	for _, t := range in.Tensors {
 		if DType(t.DType).size() == 0 {
@@ -131,11 +139,7 @@ func (in *Info) text(tok *Tokenizer, tmpl *ChatTemplate, err error) {
 	}
 	if tmpl != nil {
 		in.Template, in.Tools = true, tmpl.SupportsTools()
-		var stops []int32
-		if in.Config.EOSTokenID >= 0 {
-			stops = append(stops, in.Config.EOSTokenID)
-		}
-		in.Chat = inspectChat(tmpl, tok, stops)
+		in.Chat = inspectChat(tmpl, tok, in.StopIDs)
 	}
 }
 

@@ -87,6 +87,10 @@ func encodeDemo(chat Chat, tools []tool.Spec, messages []Message) (encodedDemo, 
 // errLeftOut marks a template that does not show the calls it is given.
 var errLeftOut = errors.New("the chat template leaves structured tool calls out")
 
+// errOpening marks a template whose prompts end with what its finished turns do
+// not begin with, such as an empty thought.
+var errOpening = errors.New("the chat template writes the opening of a turn otherwise once the turn is complete: a demonstration needs the thought that its prompt opens, or template variables without thoughts")
+
 // write gives the text of a demonstrated turn and the stop token that ends it.
 func (t *transcript) write(m Message, results []Message) (content string, stop int32, err error) {
 	stop = t.chat.Stop()[0]
@@ -120,7 +124,7 @@ func (t *transcript) asTemplate(m Message, results []Message) (content string, s
 	}
 	rest, ok := strings.CutPrefix(text, t.written)
 	if !ok {
-		return "", 0, errors.New("the chat template writes the opening of a turn otherwise once the turn is complete: no demonstration can be written with it")
+		return "", 0, errOpening
 	}
 	end := -1
 	for _, id := range t.chat.Stop() {

@@ -172,7 +172,7 @@ func followsCalls(t *testing.T, file string, chat textChat) error {
 		m := priceCall(id, "tea")
 		results := []Message{{Role: "tool", Name: "get_price", CallID: id, Content: "3 euros"}}
 		said, stop, err := script.asTemplate(m, results)
-		if err != nil && strings.Contains(err.Error(), "opening") { // the prompt opens a thought: let it be filled
+		if errors.Is(err, errOpening) { // the prompt opens a thought: let it be filled
 			m.Reasoning = "I look it up."
 			said, stop, err = script.asTemplate(m, results)
 		}

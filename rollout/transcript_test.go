@@ -130,6 +130,9 @@ func TestDemonstrationInTheTemplatesFormat(t *testing.T) {
 		}
 		require.ErrorContains(t, err, want, file)
 	}
+	require.NoError(t, CheckCalls(namedTemplate(t, "Qwen-Qwen3-0.6B.jinja")))
+	require.ErrorContains(t, CheckCalls(namedTemplate(t, "moonshotai-Kimi-K2.jinja")), "does not read")
+	require.ErrorContains(t, CheckCalls(namedTemplate(t, "NousResearch-Hermes-3-Llama-3.1-8B-tool_use.jinja")), "opening")
 	other := namedTemplate(t, "Mistral-Small-3.2-24B-Instruct-2506.jinja")
 	other.format = glmCalls
 	_, _, err := EncodeDemo(other, []tool.Spec{priceSpec}, messages)
