@@ -71,7 +71,7 @@ func TestRunLocalPPO(t *testing.T) {
 }
 
 // PPO makes the embedded model better: the recipe's first steps (SKEIN_SLOW=1,
-// about two minutes on two cores).
+// about two minutes on two idle cores).
 func TestPPOImprovesTheTinyModel(t *testing.T) {
 	if os.Getenv("SKEIN_SLOW") != "1" {
 		t.Skip("SKEIN_SLOW=1 trains for minutes")
