@@ -14,21 +14,21 @@ import (
 type HarvestConfig struct {
 	// BestOf is how many of a group's rollouts become demonstrations, the
 	// highest rewards first; 0 = all.
-	BestOf int
+	BestOf int `yaml:"best_of" json:"best_of"`
 	// MinReward is the least reward of a demonstration; for verdicts, of a
 	// desirable rollout.
-	MinReward float64
+	MinReward float64 `yaml:"min_reward" json:"min_reward"`
 	// Margin is by how much the rewards of a pair must differ at least; > 0.
-	Margin float64
+	Margin float64 `yaml:"margin" json:"margin"`
 	// MaxPairs of a group: best against worst, then second best against second
 	// worst, and so on; 0 = all that Margin allows.
-	MaxPairs int
+	MaxPairs int `yaml:"max_pairs" json:"max_pairs"`
 	// MaskSuboptimal trains, of a pair's chosen trajectory, only turns without an
 	// error, and of the rejected one only turns with an error (SPEC 11.6). A turn
 	// has an error when one of its tool results does or a step or turn reward on
 	// it is below 0; so has a rejected trajectory's last turn, which led to the
 	// worse outcome.
-	MaskSuboptimal bool
+	MaskSuboptimal bool `yaml:"mask_suboptimal_traces" json:"mask_suboptimal_traces"`
 }
 
 // DefaultHarvestConfig makes one pair a group of any difference, and calls
@@ -37,7 +37,7 @@ func DefaultHarvestConfig() HarvestConfig {
 	return HarvestConfig{BestOf: 1, MinReward: 0.5, Margin: 1e-6, MaxPairs: 1}
 }
 
-// Validate reports every problem with field, value and remedy.
+// Validate reports a problem with field, value and remedy.
 func (c HarvestConfig) Validate() error {
 	switch {
 	case c.BestOf < 0 || c.MaxPairs < 0:
@@ -70,10 +70,6 @@ func trace(l *eventlog.Log) (t traced, reason string) {
 	if reason := excluded(l); reason != "" {
 		return t, reason
 	}
-	r, ok := l.EpisodeReward()
-	if !ok || math.IsNaN(r) || math.IsInf(r, 0) {
-		return t, "unscored"
-	}
 	accepted := 0
 	for i := range l.Branches {
 		if l.Branches[i].Accepted {
@@ -91,14 +87,29 @@ func trace(l *eventlog.Log) (t traced, reason string) {
 	if len(b.Runs) == 0 || b.Runs[0].Writer != eventlog.Prompt {
 		return t, "no_prompt"
 	}
-	return traced{l, branch, int(b.Runs[0].End), r}, ""
+	t = traced{log: l, branch: branch, start: int(b.Runs[0].End)}
+	if t.reward, ok = l.EpisodeReward(); !ok || math.IsNaN(t.reward) || math.IsInf(t.reward, 0) {
+		return t, unscored
+	}
+	return t, ""
 }
 
-// traces gives a group's rollouts in member order and counts the rest.
-func (h *Harvest) traces(g Group) []traced {
+const unscored = "unscored"
+
+// expert says whether an expert wrote any of it.
+func (t traced) expert() bool {
+	return slices.ContainsFunc(t.log.Branches[t.branch].Runs, func(r eventlog.Run) bool { return r.Writer == eventlog.Expert })
+}
+
+// traces gives a group's rollouts in member order and counts the rest; demos says
+// that what an expert wrote needs no reward.
+func (h *Harvest) traces(g Group, demos bool) []traced {
 	var out []traced
 	for _, l := range g.Logs {
 		t, reason := trace(l)
+		if reason == unscored && demos && t.expert() {
+			t.reward, reason = math.Inf(1), "" // a demonstration needs no reward
+		}
 		if reason != "" {
 			h.Excluded[reason]++
 			continue
@@ -127,9 +138,10 @@ func every(turn) bool { return true }
 // Demonstrations are the best rollouts of each group, for sft: rejection
 // sampling (RAFT, Dong et al. 2023, arXiv:2304.06767, algorithm 1). Tokens weigh
 // what their events weigh (eventlog.TokenWeights), so that tool calls count
-// twice; full-tier logs of a teacher are distilled by the same function.
+// twice; full-tier logs of a teacher, who needs no reward, are distilled by the
+// same function.
 func Demonstrations(c HarvestConfig, groups []Group) (Harvest, error) {
-	return harvest(c, groups, func(h *Harvest, g Group, ts []traced) error {
+	return harvest(c, groups, true, func(h *Harvest, g Group, ts []traced) error {
 		best := ranked(ts)
 		if c.BestOf > 0 {
 			best = best[:min(c.BestOf, len(best))]
@@ -154,7 +166,7 @@ func Demonstrations(c HarvestConfig, groups []Group) (Harvest, error) {
 // Verdicts are all rollouts of each group, desirable from MinReward on, for kto
 // and bco.
 func Verdicts(c HarvestConfig, groups []Group) (Harvest, error) {
-	return harvest(c, groups, func(h *Harvest, g Group, ts []traced) error {
+	return harvest(c, groups, false, func(h *Harvest, g Group, ts []traced) error {
 		for _, t := range ts {
 			e := data.Example{Prompt: t.log.Branches[t.branch].IDs[:t.start], Chosen: t.completion(turnsOf(t.log, t.branch), every), Label: t.reward >= c.MinReward, Where: t.log.ID}
 			h.add(e, e.Chosen)
@@ -166,7 +178,7 @@ func Verdicts(c HarvestConfig, groups []Group) (Harvest, error) {
 // Pairs are whole trajectories of each group, the better against the worse, for
 // dpo and reward models.
 func Pairs(c HarvestConfig, groups []Group) (Harvest, error) {
-	return harvest(c, groups, func(h *Harvest, g Group, ts []traced) error {
+	return harvest(c, groups, false, func(h *Harvest, g Group, ts []traced) error {
 		order := ranked(ts)
 		made := 0
 		for i, j := 0, len(order)-1; i < j && (c.MaxPairs == 0 || made < c.MaxPairs); i, j = i+1, j-1 {
@@ -264,13 +276,13 @@ func stepPair(l *eventlog.Log, accepted, rejected int) (e data.Example, reason s
 }
 
 // harvest applies form to every group, in the order of the task stream.
-func harvest(c HarvestConfig, groups []Group, form func(*Harvest, Group, []traced) error) (Harvest, error) {
+func harvest(c HarvestConfig, groups []Group, demos bool, form func(*Harvest, Group, []traced) error) (Harvest, error) {
 	if err := c.Validate(); err != nil {
 		return Harvest{}, fmt.Errorf("learner: harvest: %w", err)
 	}
 	h := Harvest{Excluded: map[string]int{}}
 	for _, g := range sorted(groups) {
-		if err := form(&h, g, h.traces(g)); err != nil {
+		if err := form(&h, g, h.traces(g, demos)); err != nil {
 			return h, fmt.Errorf("learner: harvest: group %q: %w", g.ID, err)
 		}
 	}

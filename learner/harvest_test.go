@@ -99,6 +99,30 @@ func TestHarvestDemonstrationsAndVerdicts(t *testing.T) {
 	require.NoError(t, checkRows(bc, set))
 }
 
+// What an expert wrote needs no reward to be distilled; it is nobody's pair.
+func TestHarvestExpert(t *testing.T) {
+	b := eventlog.NewBuilder(eventlog.Meta{Run: run, Group: "g", GroupSize: 1, Table: "demonstrations", Source: "toy", Task: "t"})
+	sp, err := b.AppendTokens(0, []int32{1, 2}, nil, eventlog.Prompt, 0)
+	require.NoError(t, err)
+	_, err = b.Append(eventlog.NewObservation("env", "task").In(0, sp))
+	require.NoError(t, err)
+	sp, err = b.AppendTokens(0, []int32{5, 3}, nil, eventlog.Expert, 0)
+	require.NoError(t, err)
+	_, err = b.Append(eventlog.NewText("x").In(0, sp))
+	require.NoError(t, err)
+	l, err := b.Finish(eventlog.OK, "")
+	require.NoError(t, err)
+	groups := []Group{{ID: "g", Logs: []*eventlog.Log{l}}}
+	h, err := Demonstrations(DefaultHarvestConfig(), groups)
+	require.NoError(t, err)
+	require.Len(t, h.Rows, 1)
+	require.Equal(t, []float32{1, 1}, h.Rows[0].Chosen.Weights)
+	h, err = Verdicts(DefaultHarvestConfig(), groups)
+	require.NoError(t, err)
+	require.Empty(t, h.Rows)
+	require.Equal(t, 1, h.Excluded[unscored])
+}
+
 func TestHarvestStepPairs(t *testing.T) {
 	b := eventlog.NewBuilder(eventlog.Meta{Run: run, Group: "g", GroupSize: 1, Table: "train", Source: "toy", Task: "t"})
 	b.SetTier(eventlog.Full)

@@ -18,6 +18,8 @@ type DataConfig struct {
 	Train     []data.Source `yaml:"train,omitempty"`
 	Eval      []data.Source `yaml:"eval,omitempty"`
 	EvalSplit float64       `yaml:"eval_split"`
+	// Rollouts takes the rows from another run's rollouts instead.
+	Rollouts RolloutsConfig `yaml:"rollouts"`
 	// Format forces a reading of the columns, one of data.Formats(); "" detects
 	// it. Columns renames them: the wanted name -> the file's.
 	Format  string            `yaml:"format,omitempty"`
@@ -41,7 +43,7 @@ type DataConfig struct {
 }
 
 func defaultData() DataConfig {
-	return DataConfig{BadRows: data.BadFail, Overlong: data.LongDrop, ToolCallWeight: 2, StepSeparator: "\n", Order: data.DefaultOrder()}
+	return DataConfig{Rollouts: defaultRollouts(), BadRows: data.BadFail, Overlong: data.LongDrop, ToolCallWeight: 2, StepSeparator: "\n", Order: data.DefaultOrder()}
 }
 
 // wants says what an algorithm trains on.
@@ -74,8 +76,8 @@ func (c Config) dataOptions(limit int) data.Options {
 func (c Config) validateData(bad func(field string, value any, remedy string)) []error {
 	d := c.Data
 	if !c.Training.Offline() {
-		if len(d.Train)+len(d.Eval) > 0 {
-			bad("data.train", d.Train, fmt.Sprintf("training.algorithm %s trains on rollouts of task %s, not on files: leave data out, or use one of %v", c.Training.Algorithm, c.Task.Name, learner.OfflineAlgorithms()))
+		if len(d.Train)+len(d.Eval) > 0 || d.Rollouts.Dir != "" {
+			bad("data", d.Train, fmt.Sprintf("training.algorithm %s trains on rollouts of task %s, not on files: leave data out, or use one of %v", c.Training.Algorithm, c.Task.Name, learner.OfflineAlgorithms()))
 		}
 		return nil
 	}
@@ -88,9 +90,16 @@ func (c Config) validateData(bad func(field string, value any, remedy string)) [
 	if c.Warmup.Examples > 0 {
 		bad("warmup.examples", c.Warmup.Examples, "there is no warm-up before training on files: train sft first and give its adapter as start_adapter")
 	}
-	var errs []error
-	if err := c.dataOptions(0).Validate(d.Train); err != nil {
-		errs = within("data", trimRoom(err))
+	sources := d.Train
+	if d.Rollouts.Dir != "" {
+		if len(d.Train) > 0 {
+			bad("data.rollouts.dir", d.Rollouts.Dir, "data.train names files: use one of the two")
+		}
+		sources = []data.Source{{Path: d.Rollouts.Dir}} // only the rest of the section is checked
+	}
+	errs := d.Rollouts.validate(bad)
+	if err := c.dataOptions(0).Validate(sources); err != nil {
+		errs = append(errs, within("data", trimRoom(err))...)
 	}
 	return errs
 }
@@ -103,6 +112,19 @@ func trimRoom(err error) error {
 	return err
 }
 
+// skippedRows logs rows that are left out: the first of them as warnings, the
+// rest, and those that an error lists anyway, for --verbose.
+func skippedRows(policy string, log *slog.Logger) func(string, error) {
+	n := 0
+	return func(where string, why error) {
+		level := slog.LevelDebug
+		if n++; n <= 10 && policy == data.BadSkip {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "row left out", "where", where, "why", why)
+	}
+}
+
 // loadData reads the sets a configuration names; eval is nil without one.
 func loadData(ctx context.Context, c Config, m *model.Model, log *slog.Logger) (train, eval *data.Set, rep data.Report, err error) {
 	chat, err := newDataChat(m, c.Chat)
@@ -110,8 +132,13 @@ func loadData(ctx context.Context, c Config, m *model.Model, log *slog.Logger) (
 		return nil, nil, rep, err
 	}
 	opt := c.dataOptions(m.Config.ContextLimit())
-	opt.Skipped = func(where string, why error) { log.Warn("row left out", "where", where, "why", why) }
-	if train, rep, err = data.Load(ctx, c.Data.Train, chat, opt); err != nil {
+	opt.Skipped = skippedRows(c.Data.BadRows, log)
+	if c.Data.Rollouts.Dir != "" {
+		train, rep, err = harvest(ctx, c, m, log)
+	} else {
+		train, rep, err = data.Load(ctx, c.Data.Train, chat, opt)
+	}
+	if err != nil {
 		return nil, nil, rep, err
 	}
 	switch {

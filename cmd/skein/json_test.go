@@ -31,20 +31,23 @@ var twoSteps = []string{
 // The last line of stdout is one JSON object, whatever the command.
 func TestEveryCommandSpeaksJSON(t *testing.T) {
 	dir, out := tinyRun(t), filepath.Join(t.TempDir(), "logs.jsonl")
+	const rows = "--data ../../testdata/recipes/demonstrations.jsonl --set training.max_steps=2"
 	var tail struct{ Logs []logView }
 	lastJSON(t, output(t, time.Minute, "log", "tail", "--json", "--dir", dir, "-n", "3"), &tail)
 	require.Len(t, tail.Logs, 3)
 	require.NotEmpty(t, tail.Logs[0].ID)
 	for command, key := range map[string]string{
-		"status --dir " + dir:                                         "run",
-		"log show --dir " + dir + " " + tail.Logs[0].ID:               "events",
-		"log export --dir " + dir + " -o " + out:                      "logs",
-		"log export --dir " + dir + " --format trajectory":            "steps",
-		"verify step 2 --dir " + dir:                                  "ok",
-		"doctor":                                                      "checks",
-		"train --dry-run":                                             "training",
-		"model inspect ../../model/testdata/tiny_llama":               "rollout_bytes",
-		"quickstart --dir " + dir + " " + strings.Join(twoSteps, " "): "heldout_after",
+		"status --dir " + dir:                              "run",
+		"log show --dir " + dir + " " + tail.Logs[0].ID:    "events",
+		"log export --dir " + dir + " -o " + out:           "logs",
+		"log export --dir " + dir + " --format trajectory": "steps",
+		"verify step 2 --dir " + dir:                       "ok",
+		"doctor":                                           "checks",
+		"train --dry-run":                                  "plan",
+		"train sft --dry-run " + rows:                      "plan",
+		"train sft --dir " + filepath.Join(t.TempDir(), "sft") + " " + rows: "adapter",
+		"model inspect ../../model/testdata/tiny_llama":                     "rollout_bytes",
+		"quickstart --dir " + dir + " " + strings.Join(twoSteps, " "):       "heldout_after",
 	} {
 		var v map[string]any
 		lastJSON(t, output(t, time.Minute, append(strings.Fields(command), "--json")...), &v)
@@ -61,28 +64,33 @@ func TestBadInput(t *testing.T) {
 	dir, fresh := tinyRun(t), filepath.Join(t.TempDir(), "fresh")
 	recipe := "--config ../../recipes/quickstart.yaml --dir " + fresh
 	for command, want := range map[string]string{
-		"train " + recipe + " --set training.bogus=1":           "training.bogus: unknown key",
-		"train " + recipe + " --set training.num_generations=1": "training.num_generations: 1 is below 2",
-		"train " + recipe + " --set model=/nope.gguf":           "pulled reference",
-		"train " + recipe + " --set run":                        "key.path=value",
-		"train --config /nope.yaml":                             "/nope.yaml",
-		"train extra":                                           "extra",
-		"quickstart --dir " + dir + " --set lora.rank=8":        "lora.rank 16, now 8",
-		"quickstart --dir " + dir + " --set run=other":          `holds run "quickstart"`,
-		"up --dir " + dir:                                       "use another --dir",
-		"up --replay 2 --dir " + fresh:                          "--replay: 2",
-		"status":                                                "say which run",
-		"status --dir " + fresh:                                 "is not the folder of a run",
-		"status --dir " + dir + " --run x":                      "there are: quickstart",
-		"log tail --dir " + dir + " --table x":                  "use one of train, eval",
-		"log export --dir " + dir + " --format x -o " + fresh:   "use one of eventlog",
-		"log show --dir " + dir + " x":                          "skein log tail lists the ids",
-		"log show --dir " + dir:                                 "takes one LOG_ID",
-		"verify step 3 --dir " + dir:                            "its last step is 2",
-		"verify step x --dir " + dir:                            "number of a committed step",
-		"model inspect embedded:tiny":                           "inside this binary",
-		"node --role bogus --dir " + fresh:                      "use replay, worker or learner",
-		"node --role replay --dir " + fresh + " --listen 5":     "host:port",
+		"train " + recipe + " --set training.bogus=1":                                 "training.bogus: unknown key",
+		"train " + recipe + " --set training.num_generations=1":                       "training.num_generations: 1 is below 2",
+		"train " + recipe + " --set model=/nope.gguf":                                 "pulled reference",
+		"train " + recipe + " --set run":                                              "key.path=value",
+		"train --config /nope.yaml":                                                   "/nope.yaml",
+		"train extra":                                                                 `unknown algorithm "extra"; use one of grpo`,
+		"train dpo --data ../../testdata/recipes/demonstrations.jsonl --dir " + fresh: "columns found: difficulty, messages, tools",
+		"train sft --dir " + fresh:                                                    "data.train: no files",
+		"train sft --data none.jsonl --dir " + fresh:                                  "none.jsonl",
+		"train sft extra":                                                             "extra",
+		"up --config ../../recipes/store-sft.yaml --dir " + fresh:                     "use skein train sft",
+		"quickstart --dir " + dir + " --set lora.rank=8":                              "lora.rank 16, now 8",
+		"quickstart --dir " + dir + " --set run=other":                                `holds run "quickstart"`,
+		"up --dir " + dir:                                                             "use another --dir",
+		"up --replay 2 --dir " + fresh:                                                "--replay: 2",
+		"status":                                                                      "say which run",
+		"status --dir " + fresh:                                                       "is not the folder of a run",
+		"status --dir " + dir + " --run x":                                            "there are: quickstart",
+		"log tail --dir " + dir + " --table x":                                        "use one of train, eval",
+		"log export --dir " + dir + " --format x -o " + fresh:                         "use one of eventlog",
+		"log show --dir " + dir + " x":                                                "skein log tail lists the ids",
+		"log show --dir " + dir:                                                       "takes one LOG_ID",
+		"verify step 3 --dir " + dir:                                                  "its last step is 2",
+		"verify step x --dir " + dir:                                                  "number of a committed step",
+		"model inspect embedded:tiny":                                                 "inside this binary",
+		"node --role bogus --dir " + fresh:                                            "use replay, worker or learner",
+		"node --role replay --dir " + fresh + " --listen 5":                           "host:port",
 	} {
 		cmd := skein(t, time.Minute, append(strings.Fields(command), "--json")...)
 		var stdout, stderr bytes.Buffer
