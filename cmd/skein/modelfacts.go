@@ -49,7 +49,7 @@ func familyFacts(c model.Config) []string {
 		when(free > 0, "no positions in %d layers", free))
 	line("attention",
 		when(c.QKVBias, "biases of q, k and v"), when(c.OutputBias, "bias of the output"), when(c.QKNorm, "q and k normed by head"),
-		when(c.AttnScale > 0, "scores scaled by %g", c.AttnScale), when(c.AttnSoftcap > 0, "scores capped at %g", c.AttnSoftcap),
+		when(c.AttnScale > 0, "scores scaled by %.4g", c.AttnScale), when(c.AttnSoftcap > 0, "scores capped at %g", c.AttnSoftcap),
 		when(c.FusedProjections, "q, k and v in one matrix, gate and up in another"))
 	line("MLP",
 		when(c.Experts > 0, "%d experts of width %d in %d of %d layers, %d a token", c.Experts, c.ExpertSize, experts, c.NumHiddenLayers, c.ExpertsPerToken),

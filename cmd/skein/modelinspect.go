@@ -69,7 +69,9 @@ func (r *modelReport) describe(slots, sequences, length int) error {
 	c := r.Config
 	r.ContextLimit = c.ContextLimit()
 	r.Rollout = c.RolloutMemory(slots, length).Total()
-	m, err := c.TrainingMemory(project.DefaultConfig().LoRA, sequences, length)
+	lora := project.DefaultConfig().LoRA
+	lora.Targets = []string{model.AllLinear} // whatever the family has
+	m, err := c.TrainingMemory(lora.Resolve(c), sequences, length)
 	if err != nil {
 		return err
 	}
