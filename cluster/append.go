@@ -3,8 +3,8 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -66,6 +66,9 @@ func (a *appender) append(ctx context.Context, recs []replay.Record) ([]replay.A
 		return nil, err
 	}
 	all := sift(recs, a.n.cfg.Store.Verify)
+	if err := a.n.holdBack(&all); err != nil {
+		return nil, err
+	}
 	start := time.Now()
 	var parts []*pending
 	var failed error
@@ -88,16 +91,34 @@ func (a *appender) append(ctx context.Context, recs []replay.Record) ([]replay.A
 	}
 	a.n.metrics.appended(len(all.good), time.Since(start))
 	out := all.merge(results)
-	var rejected []error
-	for i, r := range out {
-		if r.Rejected != "" {
-			rejected = append(rejected, fmt.Errorf("log %q: %s", recs[i].Item.LogID, r.Rejected))
+	return out, replay.AppendError(func(i int) string { return recs[i].Item.LogID }, out)
+}
+
+// holdBack answers logs whose table takes no new group now before their bytes
+// are written anywhere. The fold decides again: this only spares the disks.
+func (n *Node) holdBack(s *sifted) error {
+	if !slices.ContainsFunc(s.good, func(r replay.Record) bool {
+		return r.Item.Table != replay.TableTrain && r.Item.Table != replay.TableEval
+	}) {
+		return nil
+	}
+	return n.store.View(func(kv replay.Reader) error {
+		var good []replay.Record
+		var at []int
+		for i, r := range s.good {
+			busy, err := replay.BusyTable(kv, r.Item)
+			if err != nil {
+				return err
+			}
+			if busy != "" {
+				s.out[s.at[i]].Busy = busy
+				continue
+			}
+			good, at = append(good, r), append(at, s.at[i])
 		}
-	}
-	if len(rejected) > 0 {
-		return out, fmt.Errorf("%w: %d of %d logs rejected: %w", replay.ErrInvalid, len(rejected), len(recs), errors.Join(rejected...))
-	}
-	return out, nil
+		s.good, s.at = good, at
+		return nil
+	})
 }
 
 // submit takes room for records and puts them on their way.
@@ -172,7 +193,6 @@ type sifted struct {
 	good []replay.Record
 	at   []int // position of each in the append
 	out  []replay.AppendResult
-	errs []error // of the rejected ones
 }
 
 // sift checks records; verify (nil = none) is the storage's own check, which
@@ -188,7 +208,6 @@ func sift(recs []replay.Record, verify func(replay.Item, []byte) error) sifted {
 		}
 		if err != nil {
 			s.out[i].Rejected = err.Error()
-			s.errs = append(s.errs, err)
 			continue
 		}
 		s.good, s.at = append(s.good, recs[i]), append(s.at, i)

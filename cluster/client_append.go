@@ -19,12 +19,22 @@ import (
 // changes in between. LogIDs make the rest idempotent.
 func (c *Client) Append(ctx context.Context, recs []replay.Record) ([]replay.AppendResult, error) {
 	all := sift(recs, nil)
-	if recs = all.good; len(recs) == 0 {
-		return all.out, errors.Join(all.errs...)
+	name := func(i int) string { return recs[i].Item.LogID }
+	if len(all.good) == 0 {
+		return all.out, replay.AppendError(name, all.out)
 	}
+	out, err := c.appendGood(ctx, all.good)
+	if err != nil {
+		return nil, err
+	}
+	all.merge(out)
+	return all.out, replay.AppendError(name, all.out)
+}
+
+// appendGood appends records that have passed sift.
+func (c *Client) appendGood(ctx context.Context, recs []replay.Record) ([]replay.AppendResult, error) {
 	out := make([]replay.AppendResult, len(recs))
 	left := pack(recs)
-	rejected := all.errs
 	err := c.call(ctx, fmt.Sprintf("append %d logs", len(recs)), appendWait, func(ctx context.Context, l *link, _ bool) error {
 		st, err := c.stream(l)
 		if err != nil {
@@ -51,9 +61,6 @@ func (c *Client) Append(ctx context.Context, recs []replay.Record) ([]replay.App
 			switch {
 			case len(a.res) == a.part.to-a.part.from:
 				copy(out[a.part.from:], a.res)
-				if a.err != nil {
-					rejected = append(rejected, a.err)
-				}
 			default:
 				again = append(again, a.part)
 				errs = append(errs, l.fail(a.err))
@@ -62,10 +69,7 @@ func (c *Client) Append(ctx context.Context, recs []replay.Record) ([]replay.App
 		left = again
 		return worst(errs)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return all.merge(out), errors.Join(rejected...)
+	return out, err
 }
 
 // worst is the error that decides what happens next: one that ends the call

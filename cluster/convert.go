@@ -76,11 +76,11 @@ func ticketFrom(t *pb.Ticket) replay.Ticket {
 }
 
 func resultTo(r replay.AppendResult) *pb.AppendResult {
-	return &pb.AppendResult{Duplicate: r.Duplicate, Rejected: r.Rejected}
+	return &pb.AppendResult{Duplicate: r.Duplicate, Rejected: r.Rejected, Busy: r.Busy}
 }
 
 func resultFrom(r *pb.AppendResult) replay.AppendResult {
-	return replay.AppendResult{Duplicate: r.GetDuplicate(), Rejected: r.GetRejected()}
+	return replay.AppendResult{Duplicate: r.GetDuplicate(), Rejected: r.GetRejected(), Busy: r.GetBusy()}
 }
 
 func specTo(s replay.RunSpec) *pb.RunSpec {
@@ -100,11 +100,17 @@ func specFrom(s *pb.RunSpec) replay.RunSpec {
 }
 
 func groupTo(g replay.LeasedGroup) *pb.LeasedGroup {
-	return &pb.LeasedGroup{Group: g.Group, Index: g.Index, Items: mapSlice(g.Items, itemTo)}
+	return &pb.LeasedGroup{
+		Group: g.Group, Index: g.Index, Items: mapSlice(g.Items, itemTo),
+		Priority: g.Priority, Probability: g.Probability, TimesSampled: g.TimesSampled,
+	}
 }
 
 func groupFrom(g *pb.LeasedGroup) replay.LeasedGroup {
-	return replay.LeasedGroup{Group: g.GetGroup(), Index: g.GetIndex(), Items: mapSlice(g.GetItems(), itemFrom)}
+	return replay.LeasedGroup{
+		Group: g.GetGroup(), Index: g.GetIndex(), Items: mapSlice(g.GetItems(), itemFrom),
+		Priority: g.GetPriority(), Probability: g.GetProbability(), TimesSampled: g.GetTimesSampled(),
+	}
 }
 
 func leaseTo(l *replay.Lease) *pb.Lease {
@@ -123,14 +129,14 @@ func leaseFrom(l *pb.Lease) *replay.Lease {
 func leaseReqTo(r replay.LeaseRequest) *pb.LeaseRequest {
 	return &pb.LeaseRequest{
 		Run: r.Run, Holder: r.Holder, Groups: int64(r.Groups), LearnerVersion: r.LearnerVersion,
-		Ttl: int64(r.TTL), Wait: int64(r.Wait),
+		Ttl: int64(r.TTL), Wait: int64(r.Wait), Table: r.Table, AtLeast: int64(r.AtLeast),
 	}
 }
 
 func leaseReqFrom(r *pb.LeaseRequest) replay.LeaseRequest {
 	return replay.LeaseRequest{
 		Run: r.GetRun(), Holder: r.GetHolder(), Groups: int(r.GetGroups()), LearnerVersion: r.GetLearnerVersion(),
-		TTL: time.Duration(r.GetTtl()), Wait: time.Duration(r.GetWait()),
+		TTL: time.Duration(r.GetTtl()), Wait: time.Duration(r.GetWait()), Table: r.GetTable(), AtLeast: int(r.GetAtLeast()),
 	}
 }
 

@@ -89,6 +89,9 @@ func TestConversionsKeepEveryField(t *testing.T) {
 	roundTrip(t, infoTo, infoFrom)
 	roundTrip(t, nodeStatusTo, nodeStatusFrom)
 	roundTrip(t, clusterStatusTo, clusterStatusFrom)
+	roundTrip(t, tableGroupTo, tableGroupFrom)
+	roundTrip(t, insertTo, insertFrom)
+	roundTrip(t, priorityTo, priorityFrom)
 }
 
 func nil2[M proto.Message, T any](f func(M) *T) func(proto.Message) T {
@@ -96,7 +99,7 @@ func nil2[M proto.Message, T any](f func(M) *T) func(proto.Message) T {
 }
 
 func TestErrorsCrossTheWire(t *testing.T) {
-	for _, kind := range []error{replay.ErrStale, replay.ErrDiskFull, replay.ErrNotFound, replay.ErrInvalid, replay.ErrUnavailable, ErrDenied} {
+	for _, kind := range []error{replay.ErrStale, replay.ErrDiskFull, replay.ErrBusy, replay.ErrTimeout, replay.ErrNotFound, replay.ErrInvalid, replay.ErrUnavailable, ErrDenied} {
 		err := fmt.Errorf("lease 7: %w", kind)
 		back := fromStatus(toStatus(err), "n1")
 		require.ErrorIs(t, back, kind)

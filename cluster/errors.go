@@ -39,6 +39,8 @@ var codeTable = []struct {
 	{replay.ErrStale, pb.Error_CODE_STALE, codes.Aborted},
 	{replay.ErrDiskFull, pb.Error_CODE_DISK_FULL, codes.ResourceExhausted},
 	{replay.ErrNotFound, pb.Error_CODE_NOT_FOUND, codes.NotFound},
+	{replay.ErrBusy, pb.Error_CODE_BUSY, codes.ResourceExhausted},
+	{replay.ErrTimeout, pb.Error_CODE_TIMEOUT, codes.DeadlineExceeded},
 	{replay.ErrInvalid, pb.Error_CODE_INVALID, codes.InvalidArgument},
 	{replay.ErrUnavailable, pb.Error_CODE_UNAVAILABLE, codes.Unavailable},
 	{ErrDenied, pb.Error_CODE_DENIED, codes.PermissionDenied},

@@ -28,7 +28,8 @@ const (
 )
 
 const (
-	serverName = "replay.skein" // DNS name in every replay node's certificate
+	serverName = RoleReplay + nameSuffix // DNS name in every replay node's certificate
+	nameSuffix = ".skein"
 	caValid    = 20 * 365 * 24 * time.Hour
 	certValid  = 5 * 365 * 24 * time.Hour
 	clockSkew  = time.Hour // certificates start this much before now
@@ -109,7 +110,7 @@ func newCluster(id string) (*Identity, error) {
 	return ident, ident.setLeaf(leaf, nodeKey)
 }
 
-// sign issues a certificate. Only replay nodes' certificates serve.
+// sign issues a certificate. Only those of replay nodes and learners serve.
 func (id *Identity) sign(node, role string, pub any) ([]byte, error) {
 	if id.caKey == nil {
 		return nil, fmt.Errorf("cluster: node %s holds no authority key and cannot admit: join through a replay node", id.ID)
@@ -124,9 +125,9 @@ func (id *Identity) sign(node, role string, pub any) ([]byte, error) {
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		URIs:         []*url.URL{{Scheme: "skein", Host: role, Path: "/" + node}},
 	}
-	if role == RoleReplay {
+	if role == RoleReplay || role == RoleLearner {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
-		tmpl.DNSNames = []string{serverName}
+		tmpl.DNSNames = []string{role + nameSuffix}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, id.ca, pub, id.caKey)
 	if err != nil {

@@ -25,6 +25,8 @@ type NodeInfo struct {
 	Version         string  // of the software
 	Started         time.Time
 	Metrics         map[string]float64 // free, for display
+	Run             string             // learners: the run worked on, "" = none
+	Leads           bool               // learners: it trains the run; others of the run help
 }
 
 // NodeStatus is a process as the leader sees it.
@@ -119,6 +121,7 @@ func infoTo(i NodeInfo) *pb.NodeInfo {
 	return &pb.NodeInfo{
 		Id: i.ID, Role: i.Role, Addr: i.Addr, PolicyVersion: i.PolicyVersion, TokensPerSecond: i.TokensPerSecond,
 		DiskFree: i.DiskFree, LastError: i.LastError, Version: i.Version, Started: nanos(i.Started), Metrics: i.Metrics,
+		Run: i.Run, Leads: i.Leads,
 	}
 }
 
@@ -127,6 +130,7 @@ func infoFrom(i *pb.NodeInfo) NodeInfo {
 		ID: i.GetId(), Role: i.GetRole(), Addr: i.GetAddr(), PolicyVersion: i.GetPolicyVersion(),
 		TokensPerSecond: i.GetTokensPerSecond(), DiskFree: i.GetDiskFree(), LastError: i.GetLastError(),
 		Version: i.GetVersion(), Started: fromNanos(i.GetStarted()), Metrics: i.GetMetrics(),
+		Run: i.GetRun(), Leads: i.GetLeads(),
 	}
 }
 

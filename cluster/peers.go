@@ -32,7 +32,12 @@ type link struct {
 
 // dial makes a link; want as in clientTLS.
 func dial(id *Identity, addr, want string) (*link, error) {
-	conf, who := id.clientTLS(alpnGRPC, want)
+	return dialRole(id, RoleReplay, addr, want)
+}
+
+// dialRole is dial for a server of any role.
+func dialRole(id *Identity, role, addr, want string) (*link, error) {
+	conf, who := id.tlsTo(role, alpnGRPC, want)
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(conf)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),

@@ -31,7 +31,7 @@ func (n *Node) serve() {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(1024),
 		grpc.ChainUnaryInterceptor(n.guardUnary),
-		grpc.ChainStreamInterceptor(n.guardStream),
+		grpc.ChainStreamInterceptor(guardStream),
 		grpc.WaitForHandlers(true),
 	)
 	pb.RegisterReplayServer(n.server, &replayServer{n: n, s: &nodeStore{n}})
@@ -61,7 +61,7 @@ func (n *Node) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerIn
 	return resp, toStatus(err)
 }
 
-func (n *Node) guardStream(srv any, st grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+func guardStream(srv any, st grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 	ctx, err := admit(st.Context(), info.FullMethod)
 	if err != nil {
 		return toStatus(err)
@@ -106,6 +106,9 @@ func admit(ctx context.Context, method string) (context.Context, error) {
 	}
 	if strings.HasPrefix(method, "/"+pb.Peer_ServiceDesc.ServiceName+"/") && role != RoleReplay {
 		return nil, fmt.Errorf("%w: %s is for replay nodes; %s is a %s", ErrDenied, method, id, role)
+	}
+	if strings.HasPrefix(method, "/"+pb.Learner_ServiceDesc.ServiceName+"/") && role != RoleLearner {
+		return nil, fmt.Errorf("%w: %s is for learners; %s is a %s", ErrDenied, method, id, role)
 	}
 	return context.WithValue(ctx, callerKey{}, caller{id, role}), nil
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -164,6 +165,7 @@ func (s *nodeStore) Scan(ctx context.Context, run, table, cursor string, limit i
 // Lease implements replay.Store.
 func (s *nodeStore) Lease(ctx context.Context, req replay.LeaseRequest) (lease *replay.Lease, err error) {
 	n, first := s.n, true // the first try also reports what is wrong with the request
+	blocked := ""
 	err = n.poll(ctx, req.Wait, func(ctx context.Context) (bool, error) {
 		ready := first
 		if first = false; !ready {
@@ -176,9 +178,15 @@ func (s *nodeStore) Lease(ctx context.Context, req replay.LeaseRequest) (lease *
 			}
 		}
 		res, err := n.propose(ctx, replay.AcquireLeaseCmd{Now: time.Now(), Request: req})
-		lease = res.Lease
+		lease, blocked = res.Lease, res.Blocked
 		return lease != nil, err
 	})
+	if err == nil && lease == nil && req.Table != "" && req.Table != replay.TableTrain {
+		err = n.store.View(func(kv replay.Reader) error {
+			why, err := replay.Blocked(kv, req)
+			return cmp.Or(err, fmt.Errorf("%w: %d groups of table %q of run %q after %v: %s", replay.ErrTimeout, req.Groups, req.Table, req.Run, req.Wait, cmp.Or(why, blocked)))
+		})
+	}
 	return lease, err
 }
 

@@ -63,12 +63,13 @@ func (v *verdict) authority() *x509.Certificate {
 }
 
 // check makes a VerifyConnection that trusts exactly the authority with the
-// fingerprint and, when want is not "", the node of that id. The usual
+// fingerprint, servers of the named role and, when want is not "", the node of
+// that id. The usual
 // verification can't name the cluster that answers, and a joiner does not have
 // the authority's certificate yet: the server sends it.
-func (v *verdict) check(fp [sha256.Size]byte, want string) func(tls.ConnectionState) error {
+func (v *verdict) check(fp [sha256.Size]byte, role, want string) func(tls.ConnectionState) error {
 	return func(cs tls.ConnectionState) error {
-		ca, err := verifyServer(cs, fp, want)
+		ca, err := verifyServer(cs, fp, role, want)
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.refused, v.ca = err, ca
@@ -76,7 +77,7 @@ func (v *verdict) check(fp [sha256.Size]byte, want string) func(tls.ConnectionSt
 	}
 }
 
-func verifyServer(cs tls.ConnectionState, fp [sha256.Size]byte, want string) (*x509.Certificate, error) {
+func verifyServer(cs tls.ConnectionState, fp [sha256.Size]byte, role, want string) (*x509.Certificate, error) {
 	if len(cs.PeerCertificates) == 0 {
 		return nil, fmt.Errorf("%w: the server sent no certificate", ErrDenied)
 	}
@@ -97,7 +98,7 @@ func verifyServer(cs tls.ConnectionState, fp [sha256.Size]byte, want string) (*x
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(ca)
-	if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: serverName}); err != nil {
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: role + nameSuffix}); err != nil {
 		return nil, fmt.Errorf("%w: certificate of the server: %w", ErrDenied, err)
 	}
 	id, _, err := certNode(leaf)
@@ -110,15 +111,20 @@ func verifyServer(cs tls.ConnectionState, fp [sha256.Size]byte, want string) (*x
 // joinTLS trusts the cluster that the token names.
 func (t Token) joinTLS() (*tls.Config, *verdict) {
 	v := &verdict{}
-	return clientConfig(alpnGRPC, v.check(t.ca, "")), v
+	return clientConfig(alpnGRPC, v.check(t.ca, RoleReplay, "")), v
 }
 
 // clientTLS speaks to replay nodes of the own cluster only; to one of them when
 // want names it. After a move of ports another node may answer at an old
 // address, and must not be counted as the one meant.
 func (id *Identity) clientTLS(alpn, want string) (*tls.Config, *verdict) {
+	return id.tlsTo(RoleReplay, alpn, want)
+}
+
+// tlsTo is clientTLS for servers of a role.
+func (id *Identity) tlsTo(role, alpn, want string) (*tls.Config, *verdict) {
 	v := &verdict{}
-	c := clientConfig(alpn, v.check(sha256.Sum256(id.ca.Raw), want))
+	c := clientConfig(alpn, v.check(sha256.Sum256(id.ca.Raw), role, want))
 	c.Certificates = []tls.Certificate{id.cert}
 	return c, v
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skein-rl/skein/cluster"
 	"github.com/skein-rl/skein/replay"
+	"github.com/skein-rl/skein/replay/table"
 )
 
 // replicas reads a stopped local cluster from its nodes' folders: state from
@@ -146,3 +147,32 @@ func (r *replicas) Commit(context.Context, replay.StepRecord) error             
 func (r *replicas) Release(context.Context, string, uint64, string) error       { return errStopped }
 func (r *replicas) PutBlob(context.Context, []byte) (string, error)             { return "", errStopped }
 func (r *replicas) RequestEval(context.Context, replay.EvalRequest) error       { return errStopped }
+
+func (r *replicas) Tables(_ context.Context, run string) ([]replay.TableStatus, error) {
+	return view(r, func(kv replay.Reader) ([]replay.TableStatus, error) { return replay.Tables(kv, run) })
+}
+
+func (r *replicas) TableHistory(_ context.Context, run, name string) ([]replay.TableVersion, error) {
+	return view(r, func(kv replay.Reader) ([]replay.TableVersion, error) { return replay.TableHistory(kv, run, name) })
+}
+
+func (r *replicas) TableGroups(_ context.Context, run, name, cursor string, limit int) (out []replay.TableGroup, next string, err error) {
+	err = r.newest.View(func(kv replay.Reader) (err error) {
+		out, next, err = replay.TableGroups(kv, run, name, cursor, limit)
+		return err
+	})
+	return out, next, err
+}
+
+func (r *replicas) SetTable(context.Context, string, string, table.Config, uint64) (uint64, error) {
+	return 0, errStopped
+}
+func (r *replicas) InsertGroups(context.Context, string, string, []replay.GroupInsert) ([]replay.AppendResult, error) {
+	return nil, errStopped
+}
+func (r *replicas) UpdatePriorities(context.Context, string, string, []replay.GroupPriority) (int, error) {
+	return 0, errStopped
+}
+func (r *replicas) RemoveGroups(context.Context, string, string, []string, string) (int, error) {
+	return 0, errStopped
+}

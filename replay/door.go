@@ -259,8 +259,8 @@ type Store interface {
 	// the last item seen, so that a follower can go on from its last item.
 	Scan(ctx context.Context, run, table, cursor string, limit int) ([]Item, string, error)
 
-	// Lease returns nil and no error when not enough groups became ready
-	// within Wait.
+	// Lease returns nil and no error when not enough groups of train became
+	// ready within Wait; for another table, ErrTimeout with the reason.
 	Lease(ctx context.Context, req LeaseRequest) (*Lease, error)
 	Extend(ctx context.Context, run string, lease uint64, ttl time.Duration) error
 	// Commit consumes the lease and publishes the step's adapter as one
@@ -286,6 +286,8 @@ type Store interface {
 
 	RequestEval(ctx context.Context, req EvalRequest) error
 	EvalStatus(ctx context.Context, run string, version uint64) (EvalStatus, error)
+
+	TableStore
 
 	Close() error
 }

@@ -230,7 +230,8 @@ func ReadyFor(kv Reader, q LeaseRequest) (bool, error) {
 		return false, err
 	}
 	if q.Table != "" && q.Table != TableTrain {
-		return tableReadyFor(kv, r, q)
+		why, err := Blocked(kv, q)
+		return err == nil && (r.Finished || why == ""), err
 	}
 	ready := r.ReadyGroups
 	if b, ok, err := kv.Get(holderKey(q.Run, q.Holder, "")); err != nil {

@@ -1,5 +1,10 @@
 package replay
 
+import (
+	"errors"
+	"fmt"
+)
+
 // Result is the fold's answer to one command. Which fields are set follows from
 // the command.
 type Result struct {
@@ -12,4 +17,27 @@ type Result struct {
 	Blocked string         // AcquireLeaseCmd: why Lease is nil
 	Version uint64         // SetTableCmd: of the configuration
 	Updated int            // UpdatePrioritiesCmd, RemoveGroupsCmd: groups that were there
+}
+
+// AppendError is the error that goes with the results of appending the named
+// logs or inserting the named groups: ErrInvalid for the rejected ones and
+// ErrBusy for those to be appended again, nil when there are neither.
+func AppendError(name func(i int) string, results []AppendResult) error {
+	var rejected, busy []error
+	for i, r := range results {
+		switch {
+		case r.Rejected != "":
+			rejected = append(rejected, fmt.Errorf("%q: %s", name(i), r.Rejected))
+		case r.Busy != "":
+			busy = append(busy, fmt.Errorf("%q: %s", name(i), r.Busy))
+		}
+	}
+	var errs []error
+	if len(rejected) > 0 {
+		errs = append(errs, fmt.Errorf("%w: %d of %d rejected: %w", ErrInvalid, len(rejected), len(results), errors.Join(rejected...)))
+	}
+	if len(busy) > 0 {
+		errs = append(errs, fmt.Errorf("%w: %d of %d to be sent again: %w", ErrBusy, len(busy), len(results), busy[0]))
+	}
+	return errors.Join(errs...)
 }

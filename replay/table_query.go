@@ -144,22 +144,23 @@ func BusyTable(kv Reader, it Item) (string, error) {
 	return t.busyText(why), nil
 }
 
-// tableReadyFor is ReadyFor of a configured table.
-func tableReadyFor(kv Reader, r *pb.RunState, q LeaseRequest) (bool, error) {
+// Blocked says why a lease of a configured table cannot be served now; "" when
+// it may be. Some of the groups may still turn out stale.
+func Blocked(kv Reader, q LeaseRequest) (string, error) {
 	t, err := readTable(kv, q.Run, q.Table)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	if b, ok, err := kv.Get(holderKey(q.Run, q.Holder, q.Table)); err != nil {
-		return false, err
+		return "", err
 	} else if ok && len(b) == 8 { // what the holder has comes back first
 		l := new(pb.LeaseState)
 		if _, err := load(kv, leaseKey(q.Run, versionOf(b)), l); err != nil {
-			return false, err
+			return "", err
 		}
 		t.Leased -= uint64(len(l.Groups))
 		t.Ready += uint64(len(l.Groups))
 	}
 	_, why := t.serves(q)
-	return r.Finished || why == "", nil
+	return why, nil
 }

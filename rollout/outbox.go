@@ -87,11 +87,26 @@ func (o *outbox) send(ctx context.Context, batch []*parcel) {
 		call, cancel := context.WithTimeout(ctx, w.cfg.CallTimeout)
 		results, err := w.parts.Store.Append(call, recs)
 		cancel()
-		if len(results) == len(batch) && (err == nil || errors.Is(err, replay.ErrInvalid)) {
+		if len(results) == len(batch) && (err == nil || errors.Is(err, replay.ErrInvalid) || errors.Is(err, replay.ErrBusy)) {
+			var busy []*parcel
 			for i, p := range batch {
+				if results[i].Busy != "" {
+					busy = append(busy, p)
+					continue
+				}
 				p.result <- o.settle(p.rec.Item, results[i])
 			}
-			return
+			if batch = busy; len(batch) == 0 {
+				return
+			}
+			// The learner is behind: what is left waits here, and with it the
+			// worker.
+			for _, r := range results {
+				if r.Busy != "" {
+					err = fmt.Errorf("%w: %s", replay.ErrBusy, r.Busy)
+					break
+				}
+			}
 		}
 		if err == nil {
 			err = fmt.Errorf("%d records gave %d results", len(batch), len(results))

@@ -21,6 +21,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type Frame struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Piece []byte                 `protobuf:"bytes,1,opt,name=piece,proto3" json:"piece,omitempty"`
+	// last ends a message.
+	Last          bool `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Frame) Reset() {
+	*x = Frame{}
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Frame) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Frame) ProtoMessage() {}
+
+func (x *Frame) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Frame.ProtoReflect.Descriptor instead.
+func (*Frame) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Frame) GetPiece() []byte {
+	if x != nil {
+		return x.Piece
+	}
+	return nil
+}
+
+func (x *Frame) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
 type JoinRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Secret string                 `protobuf:"bytes,1,opt,name=secret,proto3" json:"secret,omitempty"`
@@ -34,7 +87,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[0]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -46,7 +99,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[0]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -59,7 +112,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{0}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *JoinRequest) GetSecret() string {
@@ -103,7 +156,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[1]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -115,7 +168,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[1]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -128,7 +181,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{1}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *JoinResponse) GetCertificate() []byte {
@@ -171,7 +224,7 @@ type NodeAddr struct {
 
 func (x *NodeAddr) Reset() {
 	*x = NodeAddr{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[2]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -183,7 +236,7 @@ func (x *NodeAddr) String() string {
 func (*NodeAddr) ProtoMessage() {}
 
 func (x *NodeAddr) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[2]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -196,7 +249,7 @@ func (x *NodeAddr) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeAddr.ProtoReflect.Descriptor instead.
 func (*NodeAddr) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{2}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *NodeAddr) GetId() string {
@@ -232,13 +285,17 @@ type NodeInfo struct {
 	Version         string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
 	Started         int64                  `protobuf:"varint,9,opt,name=started,proto3" json:"started,omitempty"`
 	Metrics         map[string]float64     `protobuf:"bytes,10,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// run is what a learner works on, leads whether it trains it; the others of
+	// the run help it.
+	Run           string `protobuf:"bytes,11,opt,name=run,proto3" json:"run,omitempty"`
+	Leads         bool   `protobuf:"varint,12,opt,name=leads,proto3" json:"leads,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeInfo) Reset() {
 	*x = NodeInfo{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[3]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -250,7 +307,7 @@ func (x *NodeInfo) String() string {
 func (*NodeInfo) ProtoMessage() {}
 
 func (x *NodeInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[3]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -263,7 +320,7 @@ func (x *NodeInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeInfo.ProtoReflect.Descriptor instead.
 func (*NodeInfo) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *NodeInfo) GetId() string {
@@ -336,6 +393,20 @@ func (x *NodeInfo) GetMetrics() map[string]float64 {
 	return nil
 }
 
+func (x *NodeInfo) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *NodeInfo) GetLeads() bool {
+	if x != nil {
+		return x.Leads
+	}
+	return false
+}
+
 type HeartbeatRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Info          *NodeInfo              `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
@@ -345,7 +416,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[4]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +428,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[4]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +441,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HeartbeatRequest) GetInfo() *NodeInfo {
@@ -391,7 +462,7 @@ type HeartbeatResponse struct {
 
 func (x *HeartbeatResponse) Reset() {
 	*x = HeartbeatResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[5]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -403,7 +474,7 @@ func (x *HeartbeatResponse) String() string {
 func (*HeartbeatResponse) ProtoMessage() {}
 
 func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[5]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -416,7 +487,7 @@ func (x *HeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*HeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HeartbeatResponse) GetNodes() []*NodeAddr {
@@ -436,7 +507,7 @@ type ClusterStatusRequest struct {
 
 func (x *ClusterStatusRequest) Reset() {
 	*x = ClusterStatusRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +519,7 @@ func (x *ClusterStatusRequest) String() string {
 func (*ClusterStatusRequest) ProtoMessage() {}
 
 func (x *ClusterStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +532,7 @@ func (x *ClusterStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatusRequest.ProtoReflect.Descriptor instead.
 func (*ClusterStatusRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ClusterStatusRequest) GetStale() bool {
@@ -487,7 +558,7 @@ type NodeStatus struct {
 
 func (x *NodeStatus) Reset() {
 	*x = NodeStatus{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +570,7 @@ func (x *NodeStatus) String() string {
 func (*NodeStatus) ProtoMessage() {}
 
 func (x *NodeStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +583,7 @@ func (x *NodeStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeStatus.ProtoReflect.Descriptor instead.
 func (*NodeStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *NodeStatus) GetInfo() *NodeInfo {
@@ -584,7 +655,7 @@ type ClusterStatusResponse struct {
 
 func (x *ClusterStatusResponse) Reset() {
 	*x = ClusterStatusResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +667,7 @@ func (x *ClusterStatusResponse) String() string {
 func (*ClusterStatusResponse) ProtoMessage() {}
 
 func (x *ClusterStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +680,7 @@ func (x *ClusterStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatusResponse.ProtoReflect.Descriptor instead.
 func (*ClusterStatusResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClusterStatusResponse) GetCluster() string {
@@ -656,7 +727,7 @@ type RemoveNodeRequest struct {
 
 func (x *RemoveNodeRequest) Reset() {
 	*x = RemoveNodeRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +739,7 @@ func (x *RemoveNodeRequest) String() string {
 func (*RemoveNodeRequest) ProtoMessage() {}
 
 func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +752,7 @@ func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RemoveNodeRequest) GetId() string {
@@ -708,7 +779,7 @@ type AnnounceRequest struct {
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +791,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +804,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *AnnounceRequest) GetSelf() *NodeAddr {
@@ -801,7 +872,7 @@ type AnnounceResponse struct {
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -813,7 +884,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -826,7 +897,7 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *AnnounceResponse) GetBook() []*NodeAddr {
@@ -848,7 +919,7 @@ type ReplicateRequest struct {
 
 func (x *ReplicateRequest) Reset() {
 	*x = ReplicateRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +931,7 @@ func (x *ReplicateRequest) String() string {
 func (*ReplicateRequest) ProtoMessage() {}
 
 func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +944,7 @@ func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReplicateRequest) GetId() uint64 {
@@ -907,7 +978,7 @@ type ReplicateResponse struct {
 
 func (x *ReplicateResponse) Reset() {
 	*x = ReplicateResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +990,7 @@ func (x *ReplicateResponse) String() string {
 func (*ReplicateResponse) ProtoMessage() {}
 
 func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1003,7 @@ func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplicateResponse) GetId() uint64 {
@@ -958,7 +1029,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1041,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1054,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PullRequest) GetLogIds() []string {
@@ -997,7 +1068,10 @@ var File_skein_cluster_v1_node_proto protoreflect.FileDescriptor
 
 const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\n" +
-	"\x1bskein/cluster/v1/node.proto\x12\x10skein.cluster.v1\x1a\x1dskein/cluster/v1/replay.proto\x1a\x1cskein/cluster/v1/types.proto\"[\n" +
+	"\x1bskein/cluster/v1/node.proto\x12\x10skein.cluster.v1\x1a\x1dskein/cluster/v1/replay.proto\x1a\x1cskein/cluster/v1/types.proto\"1\n" +
+	"\x05Frame\x12\x14\n" +
+	"\x05piece\x18\x01 \x01(\fR\x05piece\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\bR\x04last\"[\n" +
 	"\vJoinRequest\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\tR\x06secret\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
@@ -1011,7 +1085,7 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\bNodeAddr\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\x84\x03\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xac\x03\n" +
 	"\bNodeInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -1024,7 +1098,9 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\aversion\x18\b \x01(\tR\aversion\x12\x18\n" +
 	"\astarted\x18\t \x01(\x03R\astarted\x12A\n" +
 	"\ametrics\x18\n" +
-	" \x03(\v2'.skein.cluster.v1.NodeInfo.MetricsEntryR\ametrics\x1a:\n" +
+	" \x03(\v2'.skein.cluster.v1.NodeInfo.MetricsEntryR\ametrics\x12\x10\n" +
+	"\x03run\x18\v \x01(\tR\x03run\x12\x14\n" +
+	"\x05leads\x18\f \x01(\bR\x05leads\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"B\n" +
@@ -1084,7 +1160,9 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\tReplicate\x12\".skein.cluster.v1.ReplicateRequest\x1a#.skein.cluster.v1.ReplicateResponse(\x010\x01\x12H\n" +
 	"\x04Pull\x12\x1d.skein.cluster.v1.PullRequest\x1a\x1f.skein.cluster.v1.FetchResponse0\x01\x12L\n" +
 	"\bPushBlob\x12\x1b.skein.cluster.v1.BlobChunk\x1a!.skein.cluster.v1.PutBlobResponse(\x01\x12K\n" +
-	"\bPullBlob\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x01B@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
+	"\bPullBlob\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x012I\n" +
+	"\aLearner\x12>\n" +
+	"\x06Assist\x12\x17.skein.cluster.v1.Frame\x1a\x17.skein.cluster.v1.Frame(\x010\x01B@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
 	file_skein_cluster_v1_node_proto_rawDescOnce sync.Once
@@ -1098,64 +1176,67 @@ func file_skein_cluster_v1_node_proto_rawDescGZIP() []byte {
 	return file_skein_cluster_v1_node_proto_rawDescData
 }
 
-var file_skein_cluster_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_skein_cluster_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_skein_cluster_v1_node_proto_goTypes = []any{
-	(*JoinRequest)(nil),           // 0: skein.cluster.v1.JoinRequest
-	(*JoinResponse)(nil),          // 1: skein.cluster.v1.JoinResponse
-	(*NodeAddr)(nil),              // 2: skein.cluster.v1.NodeAddr
-	(*NodeInfo)(nil),              // 3: skein.cluster.v1.NodeInfo
-	(*HeartbeatRequest)(nil),      // 4: skein.cluster.v1.HeartbeatRequest
-	(*HeartbeatResponse)(nil),     // 5: skein.cluster.v1.HeartbeatResponse
-	(*ClusterStatusRequest)(nil),  // 6: skein.cluster.v1.ClusterStatusRequest
-	(*NodeStatus)(nil),            // 7: skein.cluster.v1.NodeStatus
-	(*ClusterStatusResponse)(nil), // 8: skein.cluster.v1.ClusterStatusResponse
-	(*RemoveNodeRequest)(nil),     // 9: skein.cluster.v1.RemoveNodeRequest
-	(*AnnounceRequest)(nil),       // 10: skein.cluster.v1.AnnounceRequest
-	(*AnnounceResponse)(nil),      // 11: skein.cluster.v1.AnnounceResponse
-	(*ReplicateRequest)(nil),      // 12: skein.cluster.v1.ReplicateRequest
-	(*ReplicateResponse)(nil),     // 13: skein.cluster.v1.ReplicateResponse
-	(*PullRequest)(nil),           // 14: skein.cluster.v1.PullRequest
-	nil,                           // 15: skein.cluster.v1.NodeInfo.MetricsEntry
-	(*Record)(nil),                // 16: skein.cluster.v1.Record
-	(*Error)(nil),                 // 17: skein.cluster.v1.Error
-	(*BlobChunk)(nil),             // 18: skein.cluster.v1.BlobChunk
-	(*GetBlobRequest)(nil),        // 19: skein.cluster.v1.GetBlobRequest
-	(*Empty)(nil),                 // 20: skein.cluster.v1.Empty
-	(*FetchResponse)(nil),         // 21: skein.cluster.v1.FetchResponse
-	(*PutBlobResponse)(nil),       // 22: skein.cluster.v1.PutBlobResponse
+	(*Frame)(nil),                 // 0: skein.cluster.v1.Frame
+	(*JoinRequest)(nil),           // 1: skein.cluster.v1.JoinRequest
+	(*JoinResponse)(nil),          // 2: skein.cluster.v1.JoinResponse
+	(*NodeAddr)(nil),              // 3: skein.cluster.v1.NodeAddr
+	(*NodeInfo)(nil),              // 4: skein.cluster.v1.NodeInfo
+	(*HeartbeatRequest)(nil),      // 5: skein.cluster.v1.HeartbeatRequest
+	(*HeartbeatResponse)(nil),     // 6: skein.cluster.v1.HeartbeatResponse
+	(*ClusterStatusRequest)(nil),  // 7: skein.cluster.v1.ClusterStatusRequest
+	(*NodeStatus)(nil),            // 8: skein.cluster.v1.NodeStatus
+	(*ClusterStatusResponse)(nil), // 9: skein.cluster.v1.ClusterStatusResponse
+	(*RemoveNodeRequest)(nil),     // 10: skein.cluster.v1.RemoveNodeRequest
+	(*AnnounceRequest)(nil),       // 11: skein.cluster.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),      // 12: skein.cluster.v1.AnnounceResponse
+	(*ReplicateRequest)(nil),      // 13: skein.cluster.v1.ReplicateRequest
+	(*ReplicateResponse)(nil),     // 14: skein.cluster.v1.ReplicateResponse
+	(*PullRequest)(nil),           // 15: skein.cluster.v1.PullRequest
+	nil,                           // 16: skein.cluster.v1.NodeInfo.MetricsEntry
+	(*Record)(nil),                // 17: skein.cluster.v1.Record
+	(*Error)(nil),                 // 18: skein.cluster.v1.Error
+	(*BlobChunk)(nil),             // 19: skein.cluster.v1.BlobChunk
+	(*GetBlobRequest)(nil),        // 20: skein.cluster.v1.GetBlobRequest
+	(*Empty)(nil),                 // 21: skein.cluster.v1.Empty
+	(*FetchResponse)(nil),         // 22: skein.cluster.v1.FetchResponse
+	(*PutBlobResponse)(nil),       // 23: skein.cluster.v1.PutBlobResponse
 }
 var file_skein_cluster_v1_node_proto_depIdxs = []int32{
-	2,  // 0: skein.cluster.v1.JoinResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
-	15, // 1: skein.cluster.v1.NodeInfo.metrics:type_name -> skein.cluster.v1.NodeInfo.MetricsEntry
-	3,  // 2: skein.cluster.v1.HeartbeatRequest.info:type_name -> skein.cluster.v1.NodeInfo
-	2,  // 3: skein.cluster.v1.HeartbeatResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
-	3,  // 4: skein.cluster.v1.NodeStatus.info:type_name -> skein.cluster.v1.NodeInfo
-	7,  // 5: skein.cluster.v1.ClusterStatusResponse.nodes:type_name -> skein.cluster.v1.NodeStatus
-	2,  // 6: skein.cluster.v1.AnnounceRequest.self:type_name -> skein.cluster.v1.NodeAddr
-	2,  // 7: skein.cluster.v1.AnnounceRequest.book:type_name -> skein.cluster.v1.NodeAddr
-	2,  // 8: skein.cluster.v1.AnnounceResponse.book:type_name -> skein.cluster.v1.NodeAddr
-	16, // 9: skein.cluster.v1.ReplicateRequest.records:type_name -> skein.cluster.v1.Record
-	17, // 10: skein.cluster.v1.ReplicateResponse.error:type_name -> skein.cluster.v1.Error
-	0,  // 11: skein.cluster.v1.Membership.Join:input_type -> skein.cluster.v1.JoinRequest
-	4,  // 12: skein.cluster.v1.Membership.Heartbeat:input_type -> skein.cluster.v1.HeartbeatRequest
-	6,  // 13: skein.cluster.v1.Membership.ClusterStatus:input_type -> skein.cluster.v1.ClusterStatusRequest
-	9,  // 14: skein.cluster.v1.Membership.RemoveNode:input_type -> skein.cluster.v1.RemoveNodeRequest
-	10, // 15: skein.cluster.v1.Peer.Announce:input_type -> skein.cluster.v1.AnnounceRequest
-	12, // 16: skein.cluster.v1.Peer.Replicate:input_type -> skein.cluster.v1.ReplicateRequest
-	14, // 17: skein.cluster.v1.Peer.Pull:input_type -> skein.cluster.v1.PullRequest
-	18, // 18: skein.cluster.v1.Peer.PushBlob:input_type -> skein.cluster.v1.BlobChunk
-	19, // 19: skein.cluster.v1.Peer.PullBlob:input_type -> skein.cluster.v1.GetBlobRequest
-	1,  // 20: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
-	5,  // 21: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.HeartbeatResponse
-	8,  // 22: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
-	20, // 23: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
-	11, // 24: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
-	13, // 25: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
-	21, // 26: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
-	22, // 27: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	18, // 28: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
-	20, // [20:29] is the sub-list for method output_type
-	11, // [11:20] is the sub-list for method input_type
+	3,  // 0: skein.cluster.v1.JoinResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
+	16, // 1: skein.cluster.v1.NodeInfo.metrics:type_name -> skein.cluster.v1.NodeInfo.MetricsEntry
+	4,  // 2: skein.cluster.v1.HeartbeatRequest.info:type_name -> skein.cluster.v1.NodeInfo
+	3,  // 3: skein.cluster.v1.HeartbeatResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
+	4,  // 4: skein.cluster.v1.NodeStatus.info:type_name -> skein.cluster.v1.NodeInfo
+	8,  // 5: skein.cluster.v1.ClusterStatusResponse.nodes:type_name -> skein.cluster.v1.NodeStatus
+	3,  // 6: skein.cluster.v1.AnnounceRequest.self:type_name -> skein.cluster.v1.NodeAddr
+	3,  // 7: skein.cluster.v1.AnnounceRequest.book:type_name -> skein.cluster.v1.NodeAddr
+	3,  // 8: skein.cluster.v1.AnnounceResponse.book:type_name -> skein.cluster.v1.NodeAddr
+	17, // 9: skein.cluster.v1.ReplicateRequest.records:type_name -> skein.cluster.v1.Record
+	18, // 10: skein.cluster.v1.ReplicateResponse.error:type_name -> skein.cluster.v1.Error
+	1,  // 11: skein.cluster.v1.Membership.Join:input_type -> skein.cluster.v1.JoinRequest
+	5,  // 12: skein.cluster.v1.Membership.Heartbeat:input_type -> skein.cluster.v1.HeartbeatRequest
+	7,  // 13: skein.cluster.v1.Membership.ClusterStatus:input_type -> skein.cluster.v1.ClusterStatusRequest
+	10, // 14: skein.cluster.v1.Membership.RemoveNode:input_type -> skein.cluster.v1.RemoveNodeRequest
+	11, // 15: skein.cluster.v1.Peer.Announce:input_type -> skein.cluster.v1.AnnounceRequest
+	13, // 16: skein.cluster.v1.Peer.Replicate:input_type -> skein.cluster.v1.ReplicateRequest
+	15, // 17: skein.cluster.v1.Peer.Pull:input_type -> skein.cluster.v1.PullRequest
+	19, // 18: skein.cluster.v1.Peer.PushBlob:input_type -> skein.cluster.v1.BlobChunk
+	20, // 19: skein.cluster.v1.Peer.PullBlob:input_type -> skein.cluster.v1.GetBlobRequest
+	0,  // 20: skein.cluster.v1.Learner.Assist:input_type -> skein.cluster.v1.Frame
+	2,  // 21: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
+	6,  // 22: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.HeartbeatResponse
+	9,  // 23: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
+	21, // 24: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
+	12, // 25: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
+	14, // 26: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
+	22, // 27: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
+	23, // 28: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	19, // 29: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
+	0,  // 30: skein.cluster.v1.Learner.Assist:output_type -> skein.cluster.v1.Frame
+	21, // [21:31] is the sub-list for method output_type
+	11, // [11:21] is the sub-list for method input_type
 	11, // [11:11] is the sub-list for extension type_name
 	11, // [11:11] is the sub-list for extension extendee
 	0,  // [0:11] is the sub-list for field type_name
@@ -1174,9 +1255,9 @@ func file_skein_cluster_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_node_proto_rawDesc), len(file_skein_cluster_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_skein_cluster_v1_node_proto_goTypes,
 		DependencyIndexes: file_skein_cluster_v1_node_proto_depIdxs,

@@ -503,3 +503,107 @@ var Peer_ServiceDesc = grpc.ServiceDesc{
 	},
 	Metadata: "skein/cluster/v1/node.proto",
 }
+
+const (
+	Learner_Assist_FullMethodName = "/skein.cluster.v1.Learner/Assist"
+)
+
+// LearnerClient is the client API for Learner service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Learner is served by learners to each other (certificates of role "learner"):
+// the one that trains a step has others compute some of its micro-batches.
+type LearnerClient interface {
+	// Assist carries messages of package learner both ways, each cut into frames.
+	Assist(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error)
+}
+
+type learnerClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewLearnerClient(cc grpc.ClientConnInterface) LearnerClient {
+	return &learnerClient{cc}
+}
+
+func (c *learnerClient) Assist(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[Frame, Frame], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Learner_ServiceDesc.Streams[0], Learner_Assist_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[Frame, Frame]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Learner_AssistClient = grpc.BidiStreamingClient[Frame, Frame]
+
+// LearnerServer is the server API for Learner service.
+// All implementations must embed UnimplementedLearnerServer
+// for forward compatibility.
+//
+// Learner is served by learners to each other (certificates of role "learner"):
+// the one that trains a step has others compute some of its micro-batches.
+type LearnerServer interface {
+	// Assist carries messages of package learner both ways, each cut into frames.
+	Assist(grpc.BidiStreamingServer[Frame, Frame]) error
+	mustEmbedUnimplementedLearnerServer()
+}
+
+// UnimplementedLearnerServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedLearnerServer struct{}
+
+func (UnimplementedLearnerServer) Assist(grpc.BidiStreamingServer[Frame, Frame]) error {
+	return status.Error(codes.Unimplemented, "method Assist not implemented")
+}
+func (UnimplementedLearnerServer) mustEmbedUnimplementedLearnerServer() {}
+func (UnimplementedLearnerServer) testEmbeddedByValue()                 {}
+
+// UnsafeLearnerServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to LearnerServer will
+// result in compilation errors.
+type UnsafeLearnerServer interface {
+	mustEmbedUnimplementedLearnerServer()
+}
+
+func RegisterLearnerServer(s grpc.ServiceRegistrar, srv LearnerServer) {
+	// If the following call panics, it indicates UnimplementedLearnerServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Learner_ServiceDesc, srv)
+}
+
+func _Learner_Assist_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(LearnerServer).Assist(&grpc.GenericServerStream[Frame, Frame]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Learner_AssistServer = grpc.BidiStreamingServer[Frame, Frame]
+
+// Learner_ServiceDesc is the grpc.ServiceDesc for Learner service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Learner_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "skein.cluster.v1.Learner",
+	HandlerType: (*LearnerServer)(nil),
+	Methods:     []grpc.MethodDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Assist",
+			Handler:       _Learner_Assist_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
+	Metadata: "skein/cluster/v1/node.proto",
+}

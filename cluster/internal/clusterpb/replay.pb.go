@@ -729,8 +729,11 @@ type LeaseRequest struct {
 	LearnerVersion uint64                 `protobuf:"varint,4,opt,name=learner_version,json=learnerVersion,proto3" json:"learner_version,omitempty"`
 	Ttl            int64                  `protobuf:"varint,5,opt,name=ttl,proto3" json:"ttl,omitempty"`
 	Wait           int64                  `protobuf:"varint,6,opt,name=wait,proto3" json:"wait,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// table is a configured table, "" = train; at_least = 0 means groups.
+	Table         string `protobuf:"bytes,7,opt,name=table,proto3" json:"table,omitempty"`
+	AtLeast       int64  `protobuf:"varint,8,opt,name=at_least,json=atLeast,proto3" json:"at_least,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LeaseRequest) Reset() {
@@ -801,6 +804,20 @@ func (x *LeaseRequest) GetTtl() int64 {
 func (x *LeaseRequest) GetWait() int64 {
 	if x != nil {
 		return x.Wait
+	}
+	return 0
+}
+
+func (x *LeaseRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *LeaseRequest) GetAtLeast() int64 {
+	if x != nil {
+		return x.AtLeast
 	}
 	return 0
 }
@@ -1284,6 +1301,656 @@ func (x *EvalStatusRequest) GetVersion() uint64 {
 	return 0
 }
 
+// SetTableRequest replaces configuration number version (0 = none yet).
+type SetTableRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Config        []byte                 `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	Version       uint64                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetTableRequest) Reset() {
+	*x = SetTableRequest{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetTableRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetTableRequest) ProtoMessage() {}
+
+func (x *SetTableRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetTableRequest.ProtoReflect.Descriptor instead.
+func (*SetTableRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *SetTableRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *SetTableRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *SetTableRequest) GetConfig() []byte {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *SetTableRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type SetTableResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetTableResponse) Reset() {
+	*x = SetTableResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetTableResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetTableResponse) ProtoMessage() {}
+
+func (x *SetTableResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetTableResponse.ProtoReflect.Descriptor instead.
+func (*SetTableResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *SetTableResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type TablesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tables        []*TableStatus         `protobuf:"bytes,1,rep,name=tables,proto3" json:"tables,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TablesResponse) Reset() {
+	*x = TablesResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TablesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TablesResponse) ProtoMessage() {}
+
+func (x *TablesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TablesResponse.ProtoReflect.Descriptor instead.
+func (*TablesResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TablesResponse) GetTables() []*TableStatus {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
+type TableRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableRequest) Reset() {
+	*x = TableRequest{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableRequest) ProtoMessage() {}
+
+func (x *TableRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableRequest.ProtoReflect.Descriptor instead.
+func (*TableRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *TableRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *TableRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+type TableHistoryResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Versions      []*TableVersion        `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableHistoryResponse) Reset() {
+	*x = TableHistoryResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableHistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableHistoryResponse) ProtoMessage() {}
+
+func (x *TableHistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableHistoryResponse.ProtoReflect.Descriptor instead.
+func (*TableHistoryResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *TableHistoryResponse) GetVersions() []*TableVersion {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+type TableGroupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Cursor        string                 `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	Limit         int64                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableGroupsRequest) Reset() {
+	*x = TableGroupsRequest{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableGroupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableGroupsRequest) ProtoMessage() {}
+
+func (x *TableGroupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableGroupsRequest.ProtoReflect.Descriptor instead.
+func (*TableGroupsRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *TableGroupsRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *TableGroupsRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *TableGroupsRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+func (x *TableGroupsRequest) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type TableGroupsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Groups        []*TableGroup          `protobuf:"bytes,1,rep,name=groups,proto3" json:"groups,omitempty"`
+	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableGroupsResponse) Reset() {
+	*x = TableGroupsResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableGroupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableGroupsResponse) ProtoMessage() {}
+
+func (x *TableGroupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableGroupsResponse.ProtoReflect.Descriptor instead.
+func (*TableGroupsResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *TableGroupsResponse) GetGroups() []*TableGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *TableGroupsResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+type InsertGroupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Groups        []*GroupInsert         `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InsertGroupsRequest) Reset() {
+	*x = InsertGroupsRequest{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InsertGroupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InsertGroupsRequest) ProtoMessage() {}
+
+func (x *InsertGroupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InsertGroupsRequest.ProtoReflect.Descriptor instead.
+func (*InsertGroupsRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *InsertGroupsRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *InsertGroupsRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *InsertGroupsRequest) GetGroups() []*GroupInsert {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+// InsertGroupsResponse has one result per group.
+type InsertGroupsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Results       []*AppendResult        `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InsertGroupsResponse) Reset() {
+	*x = InsertGroupsResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InsertGroupsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InsertGroupsResponse) ProtoMessage() {}
+
+func (x *InsertGroupsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InsertGroupsResponse.ProtoReflect.Descriptor instead.
+func (*InsertGroupsResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *InsertGroupsResponse) GetResults() []*AppendResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+type UpdatePrioritiesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Updates       []*GroupPriority       `protobuf:"bytes,3,rep,name=updates,proto3" json:"updates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdatePrioritiesRequest) Reset() {
+	*x = UpdatePrioritiesRequest{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdatePrioritiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdatePrioritiesRequest) ProtoMessage() {}
+
+func (x *UpdatePrioritiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdatePrioritiesRequest.ProtoReflect.Descriptor instead.
+func (*UpdatePrioritiesRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *UpdatePrioritiesRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *UpdatePrioritiesRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *UpdatePrioritiesRequest) GetUpdates() []*GroupPriority {
+	if x != nil {
+		return x.Updates
+	}
+	return nil
+}
+
+type RemoveGroupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Groups        []string               `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveGroupsRequest) Reset() {
+	*x = RemoveGroupsRequest{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveGroupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveGroupsRequest) ProtoMessage() {}
+
+func (x *RemoveGroupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveGroupsRequest.ProtoReflect.Descriptor instead.
+func (*RemoveGroupsRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RemoveGroupsRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *RemoveGroupsRequest) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *RemoveGroupsRequest) GetGroups() []string {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *RemoveGroupsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type CountResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Count         int64                  `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountResponse) Reset() {
+	*x = CountResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountResponse) ProtoMessage() {}
+
+func (x *CountResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountResponse.ProtoReflect.Descriptor instead.
+func (*CountResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *CountResponse) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 var File_skein_cluster_v1_replay_proto protoreflect.FileDescriptor
 
 const file_skein_cluster_v1_replay_proto_rawDesc = "" +
@@ -1331,14 +1998,16 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\x05limit\x18\x04 \x01(\x03R\x05limit\"P\n" +
 	"\fScanResponse\x12,\n" +
 	"\x05items\x18\x01 \x03(\v2\x16.skein.cluster.v1.ItemR\x05items\x12\x12\n" +
-	"\x04next\x18\x02 \x01(\tR\x04next\"\x9f\x01\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"\xd0\x01\n" +
 	"\fLeaseRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x16\n" +
 	"\x06groups\x18\x03 \x01(\x03R\x06groups\x12'\n" +
 	"\x0flearner_version\x18\x04 \x01(\x04R\x0elearnerVersion\x12\x10\n" +
 	"\x03ttl\x18\x05 \x01(\x03R\x03ttl\x12\x12\n" +
-	"\x04wait\x18\x06 \x01(\x03R\x04wait\">\n" +
+	"\x04wait\x18\x06 \x01(\x03R\x04wait\x12\x14\n" +
+	"\x05table\x18\a \x01(\tR\x05table\x12\x19\n" +
+	"\bat_least\x18\b \x01(\x03R\aatLeast\">\n" +
 	"\rLeaseResponse\x12-\n" +
 	"\x05lease\x18\x01 \x01(\v2\x17.skein.cluster.v1.LeaseR\x05lease\"I\n" +
 	"\rExtendRequest\x12\x10\n" +
@@ -1366,7 +2035,46 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\"?\n" +
 	"\x11EvalStatusRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x04R\aversion2\xc6\v\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"k\n" +
+	"\x0fSetTableRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x12\x16\n" +
+	"\x06config\x18\x03 \x01(\fR\x06config\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\",\n" +
+	"\x10SetTableResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\"G\n" +
+	"\x0eTablesResponse\x125\n" +
+	"\x06tables\x18\x01 \x03(\v2\x1d.skein.cluster.v1.TableStatusR\x06tables\"6\n" +
+	"\fTableRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\"R\n" +
+	"\x14TableHistoryResponse\x12:\n" +
+	"\bversions\x18\x01 \x03(\v2\x1e.skein.cluster.v1.TableVersionR\bversions\"j\n" +
+	"\x12TableGroupsRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x12\x16\n" +
+	"\x06cursor\x18\x03 \x01(\tR\x06cursor\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"_\n" +
+	"\x13TableGroupsResponse\x124\n" +
+	"\x06groups\x18\x01 \x03(\v2\x1c.skein.cluster.v1.TableGroupR\x06groups\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"t\n" +
+	"\x13InsertGroupsRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x125\n" +
+	"\x06groups\x18\x03 \x03(\v2\x1d.skein.cluster.v1.GroupInsertR\x06groups\"P\n" +
+	"\x14InsertGroupsResponse\x128\n" +
+	"\aresults\x18\x01 \x03(\v2\x1e.skein.cluster.v1.AppendResultR\aresults\"|\n" +
+	"\x17UpdatePrioritiesRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x129\n" +
+	"\aupdates\x18\x03 \x03(\v2\x1f.skein.cluster.v1.GroupPriorityR\aupdates\"m\n" +
+	"\x13RemoveGroupsRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x12\x16\n" +
+	"\x06groups\x18\x03 \x03(\tR\x06groups\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"%\n" +
+	"\rCountResponse\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count2\xae\x10\n" +
 	"\x06Replay\x12H\n" +
 	"\tCreateRun\x12\".skein.cluster.v1.CreateRunRequest\x1a\x17.skein.cluster.v1.Empty\x12B\n" +
 	"\tFinishRun\x12\x1c.skein.cluster.v1.RunRequest\x1a\x17.skein.cluster.v1.Empty\x12?\n" +
@@ -1389,7 +2097,14 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\aGetBlob\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x01\x12E\n" +
 	"\vRequestEval\x12\x1d.skein.cluster.v1.EvalRequest\x1a\x17.skein.cluster.v1.Empty\x12O\n" +
 	"\n" +
-	"EvalStatus\x12#.skein.cluster.v1.EvalStatusRequest\x1a\x1c.skein.cluster.v1.EvalStatusB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
+	"EvalStatus\x12#.skein.cluster.v1.EvalStatusRequest\x1a\x1c.skein.cluster.v1.EvalStatus\x12Q\n" +
+	"\bSetTable\x12!.skein.cluster.v1.SetTableRequest\x1a\".skein.cluster.v1.SetTableResponse\x12H\n" +
+	"\x06Tables\x12\x1c.skein.cluster.v1.RunRequest\x1a .skein.cluster.v1.TablesResponse\x12V\n" +
+	"\fTableHistory\x12\x1e.skein.cluster.v1.TableRequest\x1a&.skein.cluster.v1.TableHistoryResponse\x12Z\n" +
+	"\vTableGroups\x12$.skein.cluster.v1.TableGroupsRequest\x1a%.skein.cluster.v1.TableGroupsResponse\x12]\n" +
+	"\fInsertGroups\x12%.skein.cluster.v1.InsertGroupsRequest\x1a&.skein.cluster.v1.InsertGroupsResponse\x12^\n" +
+	"\x10UpdatePriorities\x12).skein.cluster.v1.UpdatePrioritiesRequest\x1a\x1f.skein.cluster.v1.CountResponse\x12V\n" +
+	"\fRemoveGroups\x12%.skein.cluster.v1.RemoveGroupsRequest\x1a\x1f.skein.cluster.v1.CountResponseB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
 	file_skein_cluster_v1_replay_proto_rawDescOnce sync.Once
@@ -1403,98 +2118,135 @@ func file_skein_cluster_v1_replay_proto_rawDescGZIP() []byte {
 	return file_skein_cluster_v1_replay_proto_rawDescData
 }
 
-var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_skein_cluster_v1_replay_proto_goTypes = []any{
-	(*Empty)(nil),               // 0: skein.cluster.v1.Empty
-	(*CreateRunRequest)(nil),    // 1: skein.cluster.v1.CreateRunRequest
-	(*RunRequest)(nil),          // 2: skein.cluster.v1.RunRequest
-	(*RunsResponse)(nil),        // 3: skein.cluster.v1.RunsResponse
-	(*TakeTicketsRequest)(nil),  // 4: skein.cluster.v1.TakeTicketsRequest
-	(*TakeTicketsResponse)(nil), // 5: skein.cluster.v1.TakeTicketsResponse
-	(*ReturnTicketRequest)(nil), // 6: skein.cluster.v1.ReturnTicketRequest
-	(*AppendRequest)(nil),       // 7: skein.cluster.v1.AppendRequest
-	(*AppendResponse)(nil),      // 8: skein.cluster.v1.AppendResponse
-	(*FetchRequest)(nil),        // 9: skein.cluster.v1.FetchRequest
-	(*FetchResponse)(nil),       // 10: skein.cluster.v1.FetchResponse
-	(*ScanRequest)(nil),         // 11: skein.cluster.v1.ScanRequest
-	(*ScanResponse)(nil),        // 12: skein.cluster.v1.ScanResponse
-	(*LeaseRequest)(nil),        // 13: skein.cluster.v1.LeaseRequest
-	(*LeaseResponse)(nil),       // 14: skein.cluster.v1.LeaseResponse
-	(*ExtendRequest)(nil),       // 15: skein.cluster.v1.ExtendRequest
-	(*ReleaseRequest)(nil),      // 16: skein.cluster.v1.ReleaseRequest
-	(*StepRequest)(nil),         // 17: skein.cluster.v1.StepRequest
-	(*WaitPolicyRequest)(nil),   // 18: skein.cluster.v1.WaitPolicyRequest
-	(*BlobChunk)(nil),           // 19: skein.cluster.v1.BlobChunk
-	(*PutBlobResponse)(nil),     // 20: skein.cluster.v1.PutBlobResponse
-	(*GetBlobRequest)(nil),      // 21: skein.cluster.v1.GetBlobRequest
-	(*EvalStatusRequest)(nil),   // 22: skein.cluster.v1.EvalStatusRequest
-	(*RunSpec)(nil),             // 23: skein.cluster.v1.RunSpec
-	(*Ticket)(nil),              // 24: skein.cluster.v1.Ticket
-	(*Record)(nil),              // 25: skein.cluster.v1.Record
-	(*AppendResult)(nil),        // 26: skein.cluster.v1.AppendResult
-	(*Error)(nil),               // 27: skein.cluster.v1.Error
-	(*Item)(nil),                // 28: skein.cluster.v1.Item
-	(*Lease)(nil),               // 29: skein.cluster.v1.Lease
-	(*StepRecord)(nil),          // 30: skein.cluster.v1.StepRecord
-	(*EvalRequest)(nil),         // 31: skein.cluster.v1.EvalRequest
-	(*RunStatus)(nil),           // 32: skein.cluster.v1.RunStatus
-	(*Policy)(nil),              // 33: skein.cluster.v1.Policy
-	(*EvalStatus)(nil),          // 34: skein.cluster.v1.EvalStatus
+	(*Empty)(nil),                   // 0: skein.cluster.v1.Empty
+	(*CreateRunRequest)(nil),        // 1: skein.cluster.v1.CreateRunRequest
+	(*RunRequest)(nil),              // 2: skein.cluster.v1.RunRequest
+	(*RunsResponse)(nil),            // 3: skein.cluster.v1.RunsResponse
+	(*TakeTicketsRequest)(nil),      // 4: skein.cluster.v1.TakeTicketsRequest
+	(*TakeTicketsResponse)(nil),     // 5: skein.cluster.v1.TakeTicketsResponse
+	(*ReturnTicketRequest)(nil),     // 6: skein.cluster.v1.ReturnTicketRequest
+	(*AppendRequest)(nil),           // 7: skein.cluster.v1.AppendRequest
+	(*AppendResponse)(nil),          // 8: skein.cluster.v1.AppendResponse
+	(*FetchRequest)(nil),            // 9: skein.cluster.v1.FetchRequest
+	(*FetchResponse)(nil),           // 10: skein.cluster.v1.FetchResponse
+	(*ScanRequest)(nil),             // 11: skein.cluster.v1.ScanRequest
+	(*ScanResponse)(nil),            // 12: skein.cluster.v1.ScanResponse
+	(*LeaseRequest)(nil),            // 13: skein.cluster.v1.LeaseRequest
+	(*LeaseResponse)(nil),           // 14: skein.cluster.v1.LeaseResponse
+	(*ExtendRequest)(nil),           // 15: skein.cluster.v1.ExtendRequest
+	(*ReleaseRequest)(nil),          // 16: skein.cluster.v1.ReleaseRequest
+	(*StepRequest)(nil),             // 17: skein.cluster.v1.StepRequest
+	(*WaitPolicyRequest)(nil),       // 18: skein.cluster.v1.WaitPolicyRequest
+	(*BlobChunk)(nil),               // 19: skein.cluster.v1.BlobChunk
+	(*PutBlobResponse)(nil),         // 20: skein.cluster.v1.PutBlobResponse
+	(*GetBlobRequest)(nil),          // 21: skein.cluster.v1.GetBlobRequest
+	(*EvalStatusRequest)(nil),       // 22: skein.cluster.v1.EvalStatusRequest
+	(*SetTableRequest)(nil),         // 23: skein.cluster.v1.SetTableRequest
+	(*SetTableResponse)(nil),        // 24: skein.cluster.v1.SetTableResponse
+	(*TablesResponse)(nil),          // 25: skein.cluster.v1.TablesResponse
+	(*TableRequest)(nil),            // 26: skein.cluster.v1.TableRequest
+	(*TableHistoryResponse)(nil),    // 27: skein.cluster.v1.TableHistoryResponse
+	(*TableGroupsRequest)(nil),      // 28: skein.cluster.v1.TableGroupsRequest
+	(*TableGroupsResponse)(nil),     // 29: skein.cluster.v1.TableGroupsResponse
+	(*InsertGroupsRequest)(nil),     // 30: skein.cluster.v1.InsertGroupsRequest
+	(*InsertGroupsResponse)(nil),    // 31: skein.cluster.v1.InsertGroupsResponse
+	(*UpdatePrioritiesRequest)(nil), // 32: skein.cluster.v1.UpdatePrioritiesRequest
+	(*RemoveGroupsRequest)(nil),     // 33: skein.cluster.v1.RemoveGroupsRequest
+	(*CountResponse)(nil),           // 34: skein.cluster.v1.CountResponse
+	(*RunSpec)(nil),                 // 35: skein.cluster.v1.RunSpec
+	(*Ticket)(nil),                  // 36: skein.cluster.v1.Ticket
+	(*Record)(nil),                  // 37: skein.cluster.v1.Record
+	(*AppendResult)(nil),            // 38: skein.cluster.v1.AppendResult
+	(*Error)(nil),                   // 39: skein.cluster.v1.Error
+	(*Item)(nil),                    // 40: skein.cluster.v1.Item
+	(*Lease)(nil),                   // 41: skein.cluster.v1.Lease
+	(*TableStatus)(nil),             // 42: skein.cluster.v1.TableStatus
+	(*TableVersion)(nil),            // 43: skein.cluster.v1.TableVersion
+	(*TableGroup)(nil),              // 44: skein.cluster.v1.TableGroup
+	(*GroupInsert)(nil),             // 45: skein.cluster.v1.GroupInsert
+	(*GroupPriority)(nil),           // 46: skein.cluster.v1.GroupPriority
+	(*StepRecord)(nil),              // 47: skein.cluster.v1.StepRecord
+	(*EvalRequest)(nil),             // 48: skein.cluster.v1.EvalRequest
+	(*RunStatus)(nil),               // 49: skein.cluster.v1.RunStatus
+	(*Policy)(nil),                  // 50: skein.cluster.v1.Policy
+	(*EvalStatus)(nil),              // 51: skein.cluster.v1.EvalStatus
 }
 var file_skein_cluster_v1_replay_proto_depIdxs = []int32{
-	23, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
-	24, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
-	25, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
-	26, // 3: skein.cluster.v1.AppendResponse.results:type_name -> skein.cluster.v1.AppendResult
-	27, // 4: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
-	25, // 5: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
-	28, // 6: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
-	29, // 7: skein.cluster.v1.LeaseResponse.lease:type_name -> skein.cluster.v1.Lease
-	1,  // 8: skein.cluster.v1.Replay.CreateRun:input_type -> skein.cluster.v1.CreateRunRequest
-	2,  // 9: skein.cluster.v1.Replay.FinishRun:input_type -> skein.cluster.v1.RunRequest
-	0,  // 10: skein.cluster.v1.Replay.Runs:input_type -> skein.cluster.v1.Empty
-	2,  // 11: skein.cluster.v1.Replay.Status:input_type -> skein.cluster.v1.RunRequest
-	4,  // 12: skein.cluster.v1.Replay.TakeTickets:input_type -> skein.cluster.v1.TakeTicketsRequest
-	6,  // 13: skein.cluster.v1.Replay.ReturnTicket:input_type -> skein.cluster.v1.ReturnTicketRequest
-	7,  // 14: skein.cluster.v1.Replay.Append:input_type -> skein.cluster.v1.AppendRequest
-	9,  // 15: skein.cluster.v1.Replay.Fetch:input_type -> skein.cluster.v1.FetchRequest
-	11, // 16: skein.cluster.v1.Replay.Scan:input_type -> skein.cluster.v1.ScanRequest
-	13, // 17: skein.cluster.v1.Replay.Lease:input_type -> skein.cluster.v1.LeaseRequest
-	15, // 18: skein.cluster.v1.Replay.Extend:input_type -> skein.cluster.v1.ExtendRequest
-	30, // 19: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
-	16, // 20: skein.cluster.v1.Replay.Release:input_type -> skein.cluster.v1.ReleaseRequest
-	17, // 21: skein.cluster.v1.Replay.Step:input_type -> skein.cluster.v1.StepRequest
-	2,  // 22: skein.cluster.v1.Replay.Latest:input_type -> skein.cluster.v1.RunRequest
-	18, // 23: skein.cluster.v1.Replay.WaitPolicy:input_type -> skein.cluster.v1.WaitPolicyRequest
-	19, // 24: skein.cluster.v1.Replay.PutBlob:input_type -> skein.cluster.v1.BlobChunk
-	21, // 25: skein.cluster.v1.Replay.GetBlob:input_type -> skein.cluster.v1.GetBlobRequest
-	31, // 26: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
-	22, // 27: skein.cluster.v1.Replay.EvalStatus:input_type -> skein.cluster.v1.EvalStatusRequest
-	0,  // 28: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
-	0,  // 29: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
-	3,  // 30: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
-	32, // 31: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
-	5,  // 32: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
-	0,  // 33: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
-	8,  // 34: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
-	10, // 35: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
-	12, // 36: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
-	14, // 37: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.LeaseResponse
-	0,  // 38: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
-	0,  // 39: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
-	0,  // 40: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
-	30, // 41: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
-	33, // 42: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
-	33, // 43: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
-	20, // 44: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	19, // 45: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
-	0,  // 46: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
-	34, // 47: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
-	28, // [28:48] is the sub-list for method output_type
-	8,  // [8:28] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	35, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
+	36, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
+	37, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
+	38, // 3: skein.cluster.v1.AppendResponse.results:type_name -> skein.cluster.v1.AppendResult
+	39, // 4: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
+	37, // 5: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
+	40, // 6: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
+	41, // 7: skein.cluster.v1.LeaseResponse.lease:type_name -> skein.cluster.v1.Lease
+	42, // 8: skein.cluster.v1.TablesResponse.tables:type_name -> skein.cluster.v1.TableStatus
+	43, // 9: skein.cluster.v1.TableHistoryResponse.versions:type_name -> skein.cluster.v1.TableVersion
+	44, // 10: skein.cluster.v1.TableGroupsResponse.groups:type_name -> skein.cluster.v1.TableGroup
+	45, // 11: skein.cluster.v1.InsertGroupsRequest.groups:type_name -> skein.cluster.v1.GroupInsert
+	38, // 12: skein.cluster.v1.InsertGroupsResponse.results:type_name -> skein.cluster.v1.AppendResult
+	46, // 13: skein.cluster.v1.UpdatePrioritiesRequest.updates:type_name -> skein.cluster.v1.GroupPriority
+	1,  // 14: skein.cluster.v1.Replay.CreateRun:input_type -> skein.cluster.v1.CreateRunRequest
+	2,  // 15: skein.cluster.v1.Replay.FinishRun:input_type -> skein.cluster.v1.RunRequest
+	0,  // 16: skein.cluster.v1.Replay.Runs:input_type -> skein.cluster.v1.Empty
+	2,  // 17: skein.cluster.v1.Replay.Status:input_type -> skein.cluster.v1.RunRequest
+	4,  // 18: skein.cluster.v1.Replay.TakeTickets:input_type -> skein.cluster.v1.TakeTicketsRequest
+	6,  // 19: skein.cluster.v1.Replay.ReturnTicket:input_type -> skein.cluster.v1.ReturnTicketRequest
+	7,  // 20: skein.cluster.v1.Replay.Append:input_type -> skein.cluster.v1.AppendRequest
+	9,  // 21: skein.cluster.v1.Replay.Fetch:input_type -> skein.cluster.v1.FetchRequest
+	11, // 22: skein.cluster.v1.Replay.Scan:input_type -> skein.cluster.v1.ScanRequest
+	13, // 23: skein.cluster.v1.Replay.Lease:input_type -> skein.cluster.v1.LeaseRequest
+	15, // 24: skein.cluster.v1.Replay.Extend:input_type -> skein.cluster.v1.ExtendRequest
+	47, // 25: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
+	16, // 26: skein.cluster.v1.Replay.Release:input_type -> skein.cluster.v1.ReleaseRequest
+	17, // 27: skein.cluster.v1.Replay.Step:input_type -> skein.cluster.v1.StepRequest
+	2,  // 28: skein.cluster.v1.Replay.Latest:input_type -> skein.cluster.v1.RunRequest
+	18, // 29: skein.cluster.v1.Replay.WaitPolicy:input_type -> skein.cluster.v1.WaitPolicyRequest
+	19, // 30: skein.cluster.v1.Replay.PutBlob:input_type -> skein.cluster.v1.BlobChunk
+	21, // 31: skein.cluster.v1.Replay.GetBlob:input_type -> skein.cluster.v1.GetBlobRequest
+	48, // 32: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
+	22, // 33: skein.cluster.v1.Replay.EvalStatus:input_type -> skein.cluster.v1.EvalStatusRequest
+	23, // 34: skein.cluster.v1.Replay.SetTable:input_type -> skein.cluster.v1.SetTableRequest
+	2,  // 35: skein.cluster.v1.Replay.Tables:input_type -> skein.cluster.v1.RunRequest
+	26, // 36: skein.cluster.v1.Replay.TableHistory:input_type -> skein.cluster.v1.TableRequest
+	28, // 37: skein.cluster.v1.Replay.TableGroups:input_type -> skein.cluster.v1.TableGroupsRequest
+	30, // 38: skein.cluster.v1.Replay.InsertGroups:input_type -> skein.cluster.v1.InsertGroupsRequest
+	32, // 39: skein.cluster.v1.Replay.UpdatePriorities:input_type -> skein.cluster.v1.UpdatePrioritiesRequest
+	33, // 40: skein.cluster.v1.Replay.RemoveGroups:input_type -> skein.cluster.v1.RemoveGroupsRequest
+	0,  // 41: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
+	0,  // 42: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
+	3,  // 43: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
+	49, // 44: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
+	5,  // 45: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
+	0,  // 46: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
+	8,  // 47: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
+	10, // 48: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
+	12, // 49: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
+	14, // 50: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.LeaseResponse
+	0,  // 51: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
+	0,  // 52: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
+	0,  // 53: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
+	47, // 54: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
+	50, // 55: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
+	50, // 56: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
+	20, // 57: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	19, // 58: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
+	0,  // 59: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
+	51, // 60: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
+	24, // 61: skein.cluster.v1.Replay.SetTable:output_type -> skein.cluster.v1.SetTableResponse
+	25, // 62: skein.cluster.v1.Replay.Tables:output_type -> skein.cluster.v1.TablesResponse
+	27, // 63: skein.cluster.v1.Replay.TableHistory:output_type -> skein.cluster.v1.TableHistoryResponse
+	29, // 64: skein.cluster.v1.Replay.TableGroups:output_type -> skein.cluster.v1.TableGroupsResponse
+	31, // 65: skein.cluster.v1.Replay.InsertGroups:output_type -> skein.cluster.v1.InsertGroupsResponse
+	34, // 66: skein.cluster.v1.Replay.UpdatePriorities:output_type -> skein.cluster.v1.CountResponse
+	34, // 67: skein.cluster.v1.Replay.RemoveGroups:output_type -> skein.cluster.v1.CountResponse
+	41, // [41:68] is the sub-list for method output_type
+	14, // [14:41] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_replay_proto_init() }
@@ -1509,7 +2261,7 @@ func file_skein_cluster_v1_replay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_replay_proto_rawDesc), len(file_skein_cluster_v1_replay_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,26 +19,33 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Replay_CreateRun_FullMethodName    = "/skein.cluster.v1.Replay/CreateRun"
-	Replay_FinishRun_FullMethodName    = "/skein.cluster.v1.Replay/FinishRun"
-	Replay_Runs_FullMethodName         = "/skein.cluster.v1.Replay/Runs"
-	Replay_Status_FullMethodName       = "/skein.cluster.v1.Replay/Status"
-	Replay_TakeTickets_FullMethodName  = "/skein.cluster.v1.Replay/TakeTickets"
-	Replay_ReturnTicket_FullMethodName = "/skein.cluster.v1.Replay/ReturnTicket"
-	Replay_Append_FullMethodName       = "/skein.cluster.v1.Replay/Append"
-	Replay_Fetch_FullMethodName        = "/skein.cluster.v1.Replay/Fetch"
-	Replay_Scan_FullMethodName         = "/skein.cluster.v1.Replay/Scan"
-	Replay_Lease_FullMethodName        = "/skein.cluster.v1.Replay/Lease"
-	Replay_Extend_FullMethodName       = "/skein.cluster.v1.Replay/Extend"
-	Replay_Commit_FullMethodName       = "/skein.cluster.v1.Replay/Commit"
-	Replay_Release_FullMethodName      = "/skein.cluster.v1.Replay/Release"
-	Replay_Step_FullMethodName         = "/skein.cluster.v1.Replay/Step"
-	Replay_Latest_FullMethodName       = "/skein.cluster.v1.Replay/Latest"
-	Replay_WaitPolicy_FullMethodName   = "/skein.cluster.v1.Replay/WaitPolicy"
-	Replay_PutBlob_FullMethodName      = "/skein.cluster.v1.Replay/PutBlob"
-	Replay_GetBlob_FullMethodName      = "/skein.cluster.v1.Replay/GetBlob"
-	Replay_RequestEval_FullMethodName  = "/skein.cluster.v1.Replay/RequestEval"
-	Replay_EvalStatus_FullMethodName   = "/skein.cluster.v1.Replay/EvalStatus"
+	Replay_CreateRun_FullMethodName        = "/skein.cluster.v1.Replay/CreateRun"
+	Replay_FinishRun_FullMethodName        = "/skein.cluster.v1.Replay/FinishRun"
+	Replay_Runs_FullMethodName             = "/skein.cluster.v1.Replay/Runs"
+	Replay_Status_FullMethodName           = "/skein.cluster.v1.Replay/Status"
+	Replay_TakeTickets_FullMethodName      = "/skein.cluster.v1.Replay/TakeTickets"
+	Replay_ReturnTicket_FullMethodName     = "/skein.cluster.v1.Replay/ReturnTicket"
+	Replay_Append_FullMethodName           = "/skein.cluster.v1.Replay/Append"
+	Replay_Fetch_FullMethodName            = "/skein.cluster.v1.Replay/Fetch"
+	Replay_Scan_FullMethodName             = "/skein.cluster.v1.Replay/Scan"
+	Replay_Lease_FullMethodName            = "/skein.cluster.v1.Replay/Lease"
+	Replay_Extend_FullMethodName           = "/skein.cluster.v1.Replay/Extend"
+	Replay_Commit_FullMethodName           = "/skein.cluster.v1.Replay/Commit"
+	Replay_Release_FullMethodName          = "/skein.cluster.v1.Replay/Release"
+	Replay_Step_FullMethodName             = "/skein.cluster.v1.Replay/Step"
+	Replay_Latest_FullMethodName           = "/skein.cluster.v1.Replay/Latest"
+	Replay_WaitPolicy_FullMethodName       = "/skein.cluster.v1.Replay/WaitPolicy"
+	Replay_PutBlob_FullMethodName          = "/skein.cluster.v1.Replay/PutBlob"
+	Replay_GetBlob_FullMethodName          = "/skein.cluster.v1.Replay/GetBlob"
+	Replay_RequestEval_FullMethodName      = "/skein.cluster.v1.Replay/RequestEval"
+	Replay_EvalStatus_FullMethodName       = "/skein.cluster.v1.Replay/EvalStatus"
+	Replay_SetTable_FullMethodName         = "/skein.cluster.v1.Replay/SetTable"
+	Replay_Tables_FullMethodName           = "/skein.cluster.v1.Replay/Tables"
+	Replay_TableHistory_FullMethodName     = "/skein.cluster.v1.Replay/TableHistory"
+	Replay_TableGroups_FullMethodName      = "/skein.cluster.v1.Replay/TableGroups"
+	Replay_InsertGroups_FullMethodName     = "/skein.cluster.v1.Replay/InsertGroups"
+	Replay_UpdatePriorities_FullMethodName = "/skein.cluster.v1.Replay/UpdatePriorities"
+	Replay_RemoveGroups_FullMethodName     = "/skein.cluster.v1.Replay/RemoveGroups"
 )
 
 // ReplayClient is the client API for Replay service.
@@ -70,6 +77,13 @@ type ReplayClient interface {
 	GetBlob(ctx context.Context, in *GetBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BlobChunk], error)
 	RequestEval(ctx context.Context, in *EvalRequest, opts ...grpc.CallOption) (*Empty, error)
 	EvalStatus(ctx context.Context, in *EvalStatusRequest, opts ...grpc.CallOption) (*EvalStatus, error)
+	SetTable(ctx context.Context, in *SetTableRequest, opts ...grpc.CallOption) (*SetTableResponse, error)
+	Tables(ctx context.Context, in *RunRequest, opts ...grpc.CallOption) (*TablesResponse, error)
+	TableHistory(ctx context.Context, in *TableRequest, opts ...grpc.CallOption) (*TableHistoryResponse, error)
+	TableGroups(ctx context.Context, in *TableGroupsRequest, opts ...grpc.CallOption) (*TableGroupsResponse, error)
+	InsertGroups(ctx context.Context, in *InsertGroupsRequest, opts ...grpc.CallOption) (*InsertGroupsResponse, error)
+	UpdatePriorities(ctx context.Context, in *UpdatePrioritiesRequest, opts ...grpc.CallOption) (*CountResponse, error)
+	RemoveGroups(ctx context.Context, in *RemoveGroupsRequest, opts ...grpc.CallOption) (*CountResponse, error)
 }
 
 type replayClient struct {
@@ -304,6 +318,76 @@ func (c *replayClient) EvalStatus(ctx context.Context, in *EvalStatusRequest, op
 	return out, nil
 }
 
+func (c *replayClient) SetTable(ctx context.Context, in *SetTableRequest, opts ...grpc.CallOption) (*SetTableResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetTableResponse)
+	err := c.cc.Invoke(ctx, Replay_SetTable_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *replayClient) Tables(ctx context.Context, in *RunRequest, opts ...grpc.CallOption) (*TablesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TablesResponse)
+	err := c.cc.Invoke(ctx, Replay_Tables_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *replayClient) TableHistory(ctx context.Context, in *TableRequest, opts ...grpc.CallOption) (*TableHistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TableHistoryResponse)
+	err := c.cc.Invoke(ctx, Replay_TableHistory_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *replayClient) TableGroups(ctx context.Context, in *TableGroupsRequest, opts ...grpc.CallOption) (*TableGroupsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TableGroupsResponse)
+	err := c.cc.Invoke(ctx, Replay_TableGroups_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *replayClient) InsertGroups(ctx context.Context, in *InsertGroupsRequest, opts ...grpc.CallOption) (*InsertGroupsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InsertGroupsResponse)
+	err := c.cc.Invoke(ctx, Replay_InsertGroups_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *replayClient) UpdatePriorities(ctx context.Context, in *UpdatePrioritiesRequest, opts ...grpc.CallOption) (*CountResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CountResponse)
+	err := c.cc.Invoke(ctx, Replay_UpdatePriorities_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *replayClient) RemoveGroups(ctx context.Context, in *RemoveGroupsRequest, opts ...grpc.CallOption) (*CountResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CountResponse)
+	err := c.cc.Invoke(ctx, Replay_RemoveGroups_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReplayServer is the server API for Replay service.
 // All implementations must embed UnimplementedReplayServer
 // for forward compatibility.
@@ -333,6 +417,13 @@ type ReplayServer interface {
 	GetBlob(*GetBlobRequest, grpc.ServerStreamingServer[BlobChunk]) error
 	RequestEval(context.Context, *EvalRequest) (*Empty, error)
 	EvalStatus(context.Context, *EvalStatusRequest) (*EvalStatus, error)
+	SetTable(context.Context, *SetTableRequest) (*SetTableResponse, error)
+	Tables(context.Context, *RunRequest) (*TablesResponse, error)
+	TableHistory(context.Context, *TableRequest) (*TableHistoryResponse, error)
+	TableGroups(context.Context, *TableGroupsRequest) (*TableGroupsResponse, error)
+	InsertGroups(context.Context, *InsertGroupsRequest) (*InsertGroupsResponse, error)
+	UpdatePriorities(context.Context, *UpdatePrioritiesRequest) (*CountResponse, error)
+	RemoveGroups(context.Context, *RemoveGroupsRequest) (*CountResponse, error)
 	mustEmbedUnimplementedReplayServer()
 }
 
@@ -402,6 +493,27 @@ func (UnimplementedReplayServer) RequestEval(context.Context, *EvalRequest) (*Em
 }
 func (UnimplementedReplayServer) EvalStatus(context.Context, *EvalStatusRequest) (*EvalStatus, error) {
 	return nil, status.Error(codes.Unimplemented, "method EvalStatus not implemented")
+}
+func (UnimplementedReplayServer) SetTable(context.Context, *SetTableRequest) (*SetTableResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetTable not implemented")
+}
+func (UnimplementedReplayServer) Tables(context.Context, *RunRequest) (*TablesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Tables not implemented")
+}
+func (UnimplementedReplayServer) TableHistory(context.Context, *TableRequest) (*TableHistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TableHistory not implemented")
+}
+func (UnimplementedReplayServer) TableGroups(context.Context, *TableGroupsRequest) (*TableGroupsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TableGroups not implemented")
+}
+func (UnimplementedReplayServer) InsertGroups(context.Context, *InsertGroupsRequest) (*InsertGroupsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method InsertGroups not implemented")
+}
+func (UnimplementedReplayServer) UpdatePriorities(context.Context, *UpdatePrioritiesRequest) (*CountResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdatePriorities not implemented")
+}
+func (UnimplementedReplayServer) RemoveGroups(context.Context, *RemoveGroupsRequest) (*CountResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RemoveGroups not implemented")
 }
 func (UnimplementedReplayServer) mustEmbedUnimplementedReplayServer() {}
 func (UnimplementedReplayServer) testEmbeddedByValue()                {}
@@ -748,6 +860,132 @@ func _Replay_EvalStatus_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Replay_SetTable_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetTableRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).SetTable(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_SetTable_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).SetTable(ctx, req.(*SetTableRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Replay_Tables_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RunRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).Tables(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_Tables_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).Tables(ctx, req.(*RunRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Replay_TableHistory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TableRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).TableHistory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_TableHistory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).TableHistory(ctx, req.(*TableRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Replay_TableGroups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TableGroupsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).TableGroups(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_TableGroups_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).TableGroups(ctx, req.(*TableGroupsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Replay_InsertGroups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InsertGroupsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).InsertGroups(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_InsertGroups_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).InsertGroups(ctx, req.(*InsertGroupsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Replay_UpdatePriorities_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdatePrioritiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).UpdatePriorities(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_UpdatePriorities_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).UpdatePriorities(ctx, req.(*UpdatePrioritiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Replay_RemoveGroups_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RemoveGroupsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).RemoveGroups(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_RemoveGroups_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).RemoveGroups(ctx, req.(*RemoveGroupsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Replay_ServiceDesc is the grpc.ServiceDesc for Replay service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -818,6 +1056,34 @@ var Replay_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EvalStatus",
 			Handler:    _Replay_EvalStatus_Handler,
+		},
+		{
+			MethodName: "SetTable",
+			Handler:    _Replay_SetTable_Handler,
+		},
+		{
+			MethodName: "Tables",
+			Handler:    _Replay_Tables_Handler,
+		},
+		{
+			MethodName: "TableHistory",
+			Handler:    _Replay_TableHistory_Handler,
+		},
+		{
+			MethodName: "TableGroups",
+			Handler:    _Replay_TableGroups_Handler,
+		},
+		{
+			MethodName: "InsertGroups",
+			Handler:    _Replay_InsertGroups_Handler,
+		},
+		{
+			MethodName: "UpdatePriorities",
+			Handler:    _Replay_UpdatePriorities_Handler,
+		},
+		{
+			MethodName: "RemoveGroups",
+			Handler:    _Replay_RemoveGroups_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

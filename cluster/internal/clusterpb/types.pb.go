@@ -39,20 +39,24 @@ const (
 	Error_CODE_NOT_LEADER Error_Code = 6
 	Error_CODE_INTERNAL   Error_Code = 7
 	Error_CODE_DENIED     Error_Code = 8
+	Error_CODE_BUSY       Error_Code = 9
+	Error_CODE_TIMEOUT    Error_Code = 10
 )
 
 // Enum value maps for Error_Code.
 var (
 	Error_Code_name = map[int32]string{
-		0: "CODE_UNSPECIFIED",
-		1: "CODE_STALE",
-		2: "CODE_DISK_FULL",
-		3: "CODE_NOT_FOUND",
-		4: "CODE_INVALID",
-		5: "CODE_UNAVAILABLE",
-		6: "CODE_NOT_LEADER",
-		7: "CODE_INTERNAL",
-		8: "CODE_DENIED",
+		0:  "CODE_UNSPECIFIED",
+		1:  "CODE_STALE",
+		2:  "CODE_DISK_FULL",
+		3:  "CODE_NOT_FOUND",
+		4:  "CODE_INVALID",
+		5:  "CODE_UNAVAILABLE",
+		6:  "CODE_NOT_LEADER",
+		7:  "CODE_INTERNAL",
+		8:  "CODE_DENIED",
+		9:  "CODE_BUSY",
+		10: "CODE_TIMEOUT",
 	}
 	Error_Code_value = map[string]int32{
 		"CODE_UNSPECIFIED": 0,
@@ -64,6 +68,8 @@ var (
 		"CODE_NOT_LEADER":  6,
 		"CODE_INTERNAL":    7,
 		"CODE_DENIED":      8,
+		"CODE_BUSY":        9,
+		"CODE_TIMEOUT":     10,
 	}
 )
 
@@ -415,6 +421,7 @@ type AppendResult struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Duplicate     bool                   `protobuf:"varint,1,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
 	Rejected      string                 `protobuf:"bytes,2,opt,name=rejected,proto3" json:"rejected,omitempty"`
+	Busy          string                 `protobuf:"bytes,3,opt,name=busy,proto3" json:"busy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -459,6 +466,13 @@ func (x *AppendResult) GetDuplicate() bool {
 func (x *AppendResult) GetRejected() string {
 	if x != nil {
 		return x.Rejected
+	}
+	return ""
+}
+
+func (x *AppendResult) GetBusy() string {
+	if x != nil {
+		return x.Busy
 	}
 	return ""
 }
@@ -708,6 +722,9 @@ type LeasedGroup struct {
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	Items         []*Item                `protobuf:"bytes,3,rep,name=items,proto3" json:"items,omitempty"`
+	Priority      float64                `protobuf:"fixed64,4,opt,name=priority,proto3" json:"priority,omitempty"`
+	Probability   float64                `protobuf:"fixed64,5,opt,name=probability,proto3" json:"probability,omitempty"`
+	TimesSampled  uint32                 `protobuf:"varint,6,opt,name=times_sampled,json=timesSampled,proto3" json:"times_sampled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -761,6 +778,27 @@ func (x *LeasedGroup) GetItems() []*Item {
 		return x.Items
 	}
 	return nil
+}
+
+func (x *LeasedGroup) GetPriority() float64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *LeasedGroup) GetProbability() float64 {
+	if x != nil {
+		return x.Probability
+	}
+	return 0
+}
+
+func (x *LeasedGroup) GetTimesSampled() uint32 {
+	if x != nil {
+		return x.TimesSampled
+	}
+	return 0
 }
 
 type Lease struct {
@@ -1371,17 +1409,511 @@ func (x *EvalStatus) GetScored() int64 {
 	return 0
 }
 
+// TableStatus and what follows mirror replay/table_door.go. config is the JSON
+// form of replay/table.Config: every field, in snake case.
+type TableStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	Config        []byte                 `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
+	Version       uint64                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	Set           int64                  `protobuf:"varint,5,opt,name=set,proto3" json:"set,omitempty"`
+	Open          uint64                 `protobuf:"varint,6,opt,name=open,proto3" json:"open,omitempty"`
+	Ready         uint64                 `protobuf:"varint,7,opt,name=ready,proto3" json:"ready,omitempty"`
+	Leased        uint64                 `protobuf:"varint,8,opt,name=leased,proto3" json:"leased,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,9,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Inserted      uint64                 `protobuf:"varint,10,opt,name=inserted,proto3" json:"inserted,omitempty"`
+	Sampled       uint64                 `protobuf:"varint,11,opt,name=sampled,proto3" json:"sampled,omitempty"`
+	Consumed      uint64                 `protobuf:"varint,12,opt,name=consumed,proto3" json:"consumed,omitempty"`
+	Epoch         uint64                 `protobuf:"varint,13,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Removed       map[string]int64       `protobuf:"bytes,14,rep,name=removed,proto3" json:"removed,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Refused       map[string]int64       `protobuf:"bytes,15,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Duplicates    uint64                 `protobuf:"varint,16,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
+	InsertBlocked string                 `protobuf:"bytes,17,opt,name=insert_blocked,json=insertBlocked,proto3" json:"insert_blocked,omitempty"`
+	SampleBlocked string                 `protobuf:"bytes,18,opt,name=sample_blocked,json=sampleBlocked,proto3" json:"sample_blocked,omitempty"`
+	Indexing      bool                   `protobuf:"varint,19,opt,name=indexing,proto3" json:"indexing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableStatus) Reset() {
+	*x = TableStatus{}
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableStatus) ProtoMessage() {}
+
+func (x *TableStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
+func (*TableStatus) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *TableStatus) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *TableStatus) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *TableStatus) GetConfig() []byte {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *TableStatus) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *TableStatus) GetSet() int64 {
+	if x != nil {
+		return x.Set
+	}
+	return 0
+}
+
+func (x *TableStatus) GetOpen() uint64 {
+	if x != nil {
+		return x.Open
+	}
+	return 0
+}
+
+func (x *TableStatus) GetReady() uint64 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *TableStatus) GetLeased() uint64 {
+	if x != nil {
+		return x.Leased
+	}
+	return 0
+}
+
+func (x *TableStatus) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TableStatus) GetInserted() uint64 {
+	if x != nil {
+		return x.Inserted
+	}
+	return 0
+}
+
+func (x *TableStatus) GetSampled() uint64 {
+	if x != nil {
+		return x.Sampled
+	}
+	return 0
+}
+
+func (x *TableStatus) GetConsumed() uint64 {
+	if x != nil {
+		return x.Consumed
+	}
+	return 0
+}
+
+func (x *TableStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *TableStatus) GetRemoved() map[string]int64 {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *TableStatus) GetRefused() map[string]int64 {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *TableStatus) GetDuplicates() uint64 {
+	if x != nil {
+		return x.Duplicates
+	}
+	return 0
+}
+
+func (x *TableStatus) GetInsertBlocked() string {
+	if x != nil {
+		return x.InsertBlocked
+	}
+	return ""
+}
+
+func (x *TableStatus) GetSampleBlocked() string {
+	if x != nil {
+		return x.SampleBlocked
+	}
+	return ""
+}
+
+func (x *TableStatus) GetIndexing() bool {
+	if x != nil {
+		return x.Indexing
+	}
+	return false
+}
+
+type TableVersion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	Config        []byte                 `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
+	Set           int64                  `protobuf:"varint,3,opt,name=set,proto3" json:"set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableVersion) Reset() {
+	*x = TableVersion{}
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableVersion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableVersion) ProtoMessage() {}
+
+func (x *TableVersion) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableVersion.ProtoReflect.Descriptor instead.
+func (*TableVersion) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *TableVersion) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *TableVersion) GetConfig() []byte {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *TableVersion) GetSet() int64 {
+	if x != nil {
+		return x.Set
+	}
+	return 0
+}
+
+type TableGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	State         string                 `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Seq           uint64                 `protobuf:"varint,4,opt,name=seq,proto3" json:"seq,omitempty"`
+	Size          uint32                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
+	LogIds        []string               `protobuf:"bytes,6,rep,name=log_ids,json=logIds,proto3" json:"log_ids,omitempty"`
+	Priority      float64                `protobuf:"fixed64,7,opt,name=priority,proto3" json:"priority,omitempty"`
+	TimesSampled  uint32                 `protobuf:"varint,8,opt,name=times_sampled,json=timesSampled,proto3" json:"times_sampled,omitempty"`
+	Inserted      int64                  `protobuf:"varint,9,opt,name=inserted,proto3" json:"inserted,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,10,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Lease         uint64                 `protobuf:"varint,11,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableGroup) Reset() {
+	*x = TableGroup{}
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableGroup) ProtoMessage() {}
+
+func (x *TableGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableGroup.ProtoReflect.Descriptor instead.
+func (*TableGroup) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *TableGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *TableGroup) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *TableGroup) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *TableGroup) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *TableGroup) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *TableGroup) GetLogIds() []string {
+	if x != nil {
+		return x.LogIds
+	}
+	return nil
+}
+
+func (x *TableGroup) GetPriority() float64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *TableGroup) GetTimesSampled() uint32 {
+	if x != nil {
+		return x.TimesSampled
+	}
+	return 0
+}
+
+func (x *TableGroup) GetInserted() int64 {
+	if x != nil {
+		return x.Inserted
+	}
+	return 0
+}
+
+func (x *TableGroup) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TableGroup) GetLease() uint64 {
+	if x != nil {
+		return x.Lease
+	}
+	return 0
+}
+
+type GroupInsert struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	LogIds        []string               `protobuf:"bytes,2,rep,name=log_ids,json=logIds,proto3" json:"log_ids,omitempty"`
+	HasPriority   bool                   `protobuf:"varint,3,opt,name=has_priority,json=hasPriority,proto3" json:"has_priority,omitempty"`
+	Priority      float64                `protobuf:"fixed64,4,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupInsert) Reset() {
+	*x = GroupInsert{}
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupInsert) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupInsert) ProtoMessage() {}
+
+func (x *GroupInsert) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupInsert.ProtoReflect.Descriptor instead.
+func (*GroupInsert) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *GroupInsert) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupInsert) GetLogIds() []string {
+	if x != nil {
+		return x.LogIds
+	}
+	return nil
+}
+
+func (x *GroupInsert) GetHasPriority() bool {
+	if x != nil {
+		return x.HasPriority
+	}
+	return false
+}
+
+func (x *GroupInsert) GetPriority() float64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+type GroupPriority struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Priority      float64                `protobuf:"fixed64,2,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupPriority) Reset() {
+	*x = GroupPriority{}
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupPriority) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupPriority) ProtoMessage() {}
+
+func (x *GroupPriority) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupPriority.ProtoReflect.Descriptor instead.
+func (*GroupPriority) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GroupPriority) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *GroupPriority) GetPriority() float64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 var File_skein_cluster_v1_types_proto protoreflect.FileDescriptor
 
 const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x1cskein/cluster/v1/types.proto\x12\x10skein.cluster.v1\"\xc9\x02\n" +
+	"\x1cskein/cluster/v1/types.proto\x12\x10skein.cluster.v1\"\xea\x02\n" +
 	"\x05Error\x120\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1c.skein.cluster.v1.Error.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1b\n" +
 	"\tleader_id\x18\x03 \x01(\tR\bleaderId\x12\x1f\n" +
 	"\vleader_addr\x18\x04 \x01(\tR\n" +
-	"leaderAddr\"\xb5\x01\n" +
+	"leaderAddr\"\xd6\x01\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -1392,7 +1924,10 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x10CODE_UNAVAILABLE\x10\x05\x12\x13\n" +
 	"\x0fCODE_NOT_LEADER\x10\x06\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\a\x12\x0f\n" +
-	"\vCODE_DENIED\x10\b\"\x80\x04\n" +
+	"\vCODE_DENIED\x10\b\x12\r\n" +
+	"\tCODE_BUSY\x10\t\x12\x10\n" +
+	"\fCODE_TIMEOUT\x10\n" +
+	"\"\x80\x04\n" +
 	"\x04Item\x12\x15\n" +
 	"\x06log_id\x18\x01 \x01(\tR\x05logId\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\tR\x03run\x12\x14\n" +
@@ -1422,10 +1957,11 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\acreated\x18\x14 \x01(\x03R\acreated\"H\n" +
 	"\x06Record\x12*\n" +
 	"\x04item\x18\x01 \x01(\v2\x16.skein.cluster.v1.ItemR\x04item\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"H\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\\\n" +
 	"\fAppendResult\x12\x1c\n" +
 	"\tduplicate\x18\x01 \x01(\bR\tduplicate\x12\x1a\n" +
-	"\brejected\x18\x02 \x01(\tR\brejected\"\x89\x02\n" +
+	"\brejected\x18\x02 \x01(\tR\brejected\x12\x12\n" +
+	"\x04busy\x18\x03 \x01(\tR\x04busy\"\x89\x02\n" +
 	"\x06Ticket\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x14\n" +
@@ -1454,11 +1990,14 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"baseDigest\x12#\n" +
 	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\x12)\n" +
 	"\x10keep_checkpoints\x18\n" +
-	" \x01(\rR\x0fkeepCheckpoints\"g\n" +
+	" \x01(\rR\x0fkeepCheckpoints\"\xca\x01\n" +
 	"\vLeasedGroup\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12,\n" +
-	"\x05items\x18\x03 \x03(\v2\x16.skein.cluster.v1.ItemR\x05items\"\x92\x01\n" +
+	"\x05items\x18\x03 \x03(\v2\x16.skein.cluster.v1.ItemR\x05items\x12\x1a\n" +
+	"\bpriority\x18\x04 \x01(\x01R\bpriority\x12 \n" +
+	"\vprobability\x18\x05 \x01(\x01R\vprobability\x12#\n" +
+	"\rtimes_sampled\x18\x06 \x01(\rR\ftimesSampled\"\x92\x01\n" +
 	"\x05Lease\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\tR\x03run\x12\x16\n" +
@@ -1534,7 +2073,62 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"meanReward\x12\x18\n" +
 	"\asuccess\x18\x05 \x01(\x01R\asuccess\x12,\n" +
 	"\x05items\x18\x06 \x03(\v2\x16.skein.cluster.v1.ItemR\x05items\x12\x16\n" +
-	"\x06scored\x18\a \x01(\x03R\x06scoredB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
+	"\x06scored\x18\a \x01(\x03R\x06scored\"\xc7\x05\n" +
+	"\vTableStatus\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\x12\x16\n" +
+	"\x06config\x18\x03 \x01(\fR\x06config\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\x12\x10\n" +
+	"\x03set\x18\x05 \x01(\x03R\x03set\x12\x12\n" +
+	"\x04open\x18\x06 \x01(\x04R\x04open\x12\x14\n" +
+	"\x05ready\x18\a \x01(\x04R\x05ready\x12\x16\n" +
+	"\x06leased\x18\b \x01(\x04R\x06leased\x12\x14\n" +
+	"\x05bytes\x18\t \x01(\x04R\x05bytes\x12\x1a\n" +
+	"\binserted\x18\n" +
+	" \x01(\x04R\binserted\x12\x18\n" +
+	"\asampled\x18\v \x01(\x04R\asampled\x12\x1a\n" +
+	"\bconsumed\x18\f \x01(\x04R\bconsumed\x12\x14\n" +
+	"\x05epoch\x18\r \x01(\x04R\x05epoch\x12D\n" +
+	"\aremoved\x18\x0e \x03(\v2*.skein.cluster.v1.TableStatus.RemovedEntryR\aremoved\x12D\n" +
+	"\arefused\x18\x0f \x03(\v2*.skein.cluster.v1.TableStatus.RefusedEntryR\arefused\x12\x1e\n" +
+	"\n" +
+	"duplicates\x18\x10 \x01(\x04R\n" +
+	"duplicates\x12%\n" +
+	"\x0einsert_blocked\x18\x11 \x01(\tR\rinsertBlocked\x12%\n" +
+	"\x0esample_blocked\x18\x12 \x01(\tR\rsampleBlocked\x12\x1a\n" +
+	"\bindexing\x18\x13 \x01(\bR\bindexing\x1a:\n" +
+	"\fRemovedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a:\n" +
+	"\fRefusedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"R\n" +
+	"\fTableVersion\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x16\n" +
+	"\x06config\x18\x02 \x01(\fR\x06config\x12\x10\n" +
+	"\x03set\x18\x03 \x01(\x03R\x03set\"\x98\x02\n" +
+	"\n" +
+	"TableGroup\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x10\n" +
+	"\x03seq\x18\x04 \x01(\x04R\x03seq\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\rR\x04size\x12\x17\n" +
+	"\alog_ids\x18\x06 \x03(\tR\x06logIds\x12\x1a\n" +
+	"\bpriority\x18\a \x01(\x01R\bpriority\x12#\n" +
+	"\rtimes_sampled\x18\b \x01(\rR\ftimesSampled\x12\x1a\n" +
+	"\binserted\x18\t \x01(\x03R\binserted\x12\x14\n" +
+	"\x05bytes\x18\n" +
+	" \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05lease\x18\v \x01(\x04R\x05lease\"{\n" +
+	"\vGroupInsert\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x17\n" +
+	"\alog_ids\x18\x02 \x03(\tR\x06logIds\x12!\n" +
+	"\fhas_priority\x18\x03 \x01(\bR\vhasPriority\x12\x1a\n" +
+	"\bpriority\x18\x04 \x01(\x01R\bpriority\"A\n" +
+	"\rGroupPriority\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
+	"\bpriority\x18\x02 \x01(\x01R\bpriorityB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
 	file_skein_cluster_v1_types_proto_rawDescOnce sync.Once
@@ -1549,45 +2143,54 @@ func file_skein_cluster_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_skein_cluster_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_skein_cluster_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_skein_cluster_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_skein_cluster_v1_types_proto_goTypes = []any{
-	(Error_Code)(0),      // 0: skein.cluster.v1.Error.Code
-	(*Error)(nil),        // 1: skein.cluster.v1.Error
-	(*Item)(nil),         // 2: skein.cluster.v1.Item
-	(*Record)(nil),       // 3: skein.cluster.v1.Record
-	(*AppendResult)(nil), // 4: skein.cluster.v1.AppendResult
-	(*Ticket)(nil),       // 5: skein.cluster.v1.Ticket
-	(*RunSpec)(nil),      // 6: skein.cluster.v1.RunSpec
-	(*LeasedGroup)(nil),  // 7: skein.cluster.v1.LeasedGroup
-	(*Lease)(nil),        // 8: skein.cluster.v1.Lease
-	(*StepRecord)(nil),   // 9: skein.cluster.v1.StepRecord
-	(*Policy)(nil),       // 10: skein.cluster.v1.Policy
-	(*RunStatus)(nil),    // 11: skein.cluster.v1.RunStatus
-	(*EvalRequest)(nil),  // 12: skein.cluster.v1.EvalRequest
-	(*EvalStatus)(nil),   // 13: skein.cluster.v1.EvalStatus
-	nil,                  // 14: skein.cluster.v1.StepRecord.MetricsEntry
-	nil,                  // 15: skein.cluster.v1.RunStatus.FailureReasonsEntry
-	nil,                  // 16: skein.cluster.v1.RunStatus.StalenessCountsEntry
-	nil,                  // 17: skein.cluster.v1.RunStatus.DropReasonsEntry
+	(Error_Code)(0),       // 0: skein.cluster.v1.Error.Code
+	(*Error)(nil),         // 1: skein.cluster.v1.Error
+	(*Item)(nil),          // 2: skein.cluster.v1.Item
+	(*Record)(nil),        // 3: skein.cluster.v1.Record
+	(*AppendResult)(nil),  // 4: skein.cluster.v1.AppendResult
+	(*Ticket)(nil),        // 5: skein.cluster.v1.Ticket
+	(*RunSpec)(nil),       // 6: skein.cluster.v1.RunSpec
+	(*LeasedGroup)(nil),   // 7: skein.cluster.v1.LeasedGroup
+	(*Lease)(nil),         // 8: skein.cluster.v1.Lease
+	(*StepRecord)(nil),    // 9: skein.cluster.v1.StepRecord
+	(*Policy)(nil),        // 10: skein.cluster.v1.Policy
+	(*RunStatus)(nil),     // 11: skein.cluster.v1.RunStatus
+	(*EvalRequest)(nil),   // 12: skein.cluster.v1.EvalRequest
+	(*EvalStatus)(nil),    // 13: skein.cluster.v1.EvalStatus
+	(*TableStatus)(nil),   // 14: skein.cluster.v1.TableStatus
+	(*TableVersion)(nil),  // 15: skein.cluster.v1.TableVersion
+	(*TableGroup)(nil),    // 16: skein.cluster.v1.TableGroup
+	(*GroupInsert)(nil),   // 17: skein.cluster.v1.GroupInsert
+	(*GroupPriority)(nil), // 18: skein.cluster.v1.GroupPriority
+	nil,                   // 19: skein.cluster.v1.StepRecord.MetricsEntry
+	nil,                   // 20: skein.cluster.v1.RunStatus.FailureReasonsEntry
+	nil,                   // 21: skein.cluster.v1.RunStatus.StalenessCountsEntry
+	nil,                   // 22: skein.cluster.v1.RunStatus.DropReasonsEntry
+	nil,                   // 23: skein.cluster.v1.TableStatus.RemovedEntry
+	nil,                   // 24: skein.cluster.v1.TableStatus.RefusedEntry
 }
 var file_skein_cluster_v1_types_proto_depIdxs = []int32{
 	0,  // 0: skein.cluster.v1.Error.code:type_name -> skein.cluster.v1.Error.Code
 	2,  // 1: skein.cluster.v1.Record.item:type_name -> skein.cluster.v1.Item
 	2,  // 2: skein.cluster.v1.LeasedGroup.items:type_name -> skein.cluster.v1.Item
 	7,  // 3: skein.cluster.v1.Lease.groups:type_name -> skein.cluster.v1.LeasedGroup
-	14, // 4: skein.cluster.v1.StepRecord.metrics:type_name -> skein.cluster.v1.StepRecord.MetricsEntry
+	19, // 4: skein.cluster.v1.StepRecord.metrics:type_name -> skein.cluster.v1.StepRecord.MetricsEntry
 	6,  // 5: skein.cluster.v1.RunStatus.spec:type_name -> skein.cluster.v1.RunSpec
 	10, // 6: skein.cluster.v1.RunStatus.latest:type_name -> skein.cluster.v1.Policy
 	9,  // 7: skein.cluster.v1.RunStatus.last_step:type_name -> skein.cluster.v1.StepRecord
-	15, // 8: skein.cluster.v1.RunStatus.failure_reasons:type_name -> skein.cluster.v1.RunStatus.FailureReasonsEntry
-	16, // 9: skein.cluster.v1.RunStatus.staleness_counts:type_name -> skein.cluster.v1.RunStatus.StalenessCountsEntry
-	17, // 10: skein.cluster.v1.RunStatus.drop_reasons:type_name -> skein.cluster.v1.RunStatus.DropReasonsEntry
+	20, // 8: skein.cluster.v1.RunStatus.failure_reasons:type_name -> skein.cluster.v1.RunStatus.FailureReasonsEntry
+	21, // 9: skein.cluster.v1.RunStatus.staleness_counts:type_name -> skein.cluster.v1.RunStatus.StalenessCountsEntry
+	22, // 10: skein.cluster.v1.RunStatus.drop_reasons:type_name -> skein.cluster.v1.RunStatus.DropReasonsEntry
 	2,  // 11: skein.cluster.v1.EvalStatus.items:type_name -> skein.cluster.v1.Item
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	23, // 12: skein.cluster.v1.TableStatus.removed:type_name -> skein.cluster.v1.TableStatus.RemovedEntry
+	24, // 13: skein.cluster.v1.TableStatus.refused:type_name -> skein.cluster.v1.TableStatus.RefusedEntry
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_types_proto_init() }
@@ -1601,7 +2204,7 @@ func file_skein_cluster_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_types_proto_rawDesc), len(file_skein_cluster_v1_types_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
