@@ -2,6 +2,7 @@ package learner
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/skein-rl/skein/learner/data"
 	"github.com/skein-rl/skein/learner/preference"
@@ -11,11 +12,12 @@ import (
 // all training steps and is part of the learner's state; an evaluation uses it
 // as it stands.
 type bcoObjective struct {
-	cfg   preference.BCOConfig
-	l     *Learner
-	next  preference.BCOState
-	shift float64
-	stats preference.UnpairedStats
+	cfg     preference.BCOConfig
+	l       *Learner
+	density *preference.Density // of prompts; nil without
+	next    preference.BCOState
+	shift   float64
+	stats   preference.UnpairedStats
 }
 
 func (o *bcoObjective) sequences(e *data.Example) []sequence {
@@ -25,12 +27,23 @@ func (o *bcoObjective) sequences(e *data.Example) []sequence {
 
 func (o *bcoObjective) reference() bool { return true }
 func (o *bcoObjective) whole() bool     { return true }
-func (o *bcoObjective) reset()          { *o = bcoObjective{cfg: o.cfg, l: o.l} }
+func (o *bcoObjective) reset()          { *o = bcoObjective{cfg: o.cfg, l: o.l, density: o.density} }
 
 func (o *bcoObjective) begin(context.Context, *offline, *offBatch) error { return nil }
 
 func (o *bcoObjective) loss(b *offBatch, part []int) (float64, error) {
 	rows := verdicts(b, part)
+	if o.density != nil {
+		for j, k := range part {
+			if e := b.rows[k]; !e.Label {
+				x, err := o.density.Ratio(e.Embedding)
+				if err != nil {
+					return 0, err
+				}
+				rows[j].Weight = x * e.RowWeight()
+			}
+		}
+	}
 	tot := preference.BCOTotals{Rows: float64(len(rows)), Shift: o.l.bco.Shift(o.cfg)}
 	o.next = o.l.bco
 	if b.train {
@@ -58,3 +71,24 @@ func (o *bcoObjective) metrics() map[string]float64 {
 }
 
 func (o *bcoObjective) done() { o.l.bco = o.next }
+
+// fitDensity trains the classifier of prompts on a set. It is a pure function of
+// the set, so that a resumed training has the same one.
+func fitDensity(c preference.DensityConfig, set *data.Set) (*preference.Density, error) {
+	var up, down [][]float64
+	for i, e := range set.Rows() {
+		if e.Embedding == nil {
+			return nil, fmt.Errorf("learner: bco: density_ratio: row %d (%s) has no embedding; give a column \"embedding\" or set density_ratio: false", i, e.Where)
+		}
+		if e.Label {
+			up = append(up, e.Embedding)
+		} else {
+			down = append(down, e.Embedding)
+		}
+	}
+	d, err := preference.FitDensity(c, up, down)
+	if err != nil {
+		return nil, fmt.Errorf("learner: bco: density_ratio: %w", err)
+	}
+	return &d, nil
+}

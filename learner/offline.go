@@ -107,6 +107,12 @@ func newOffline(l *Learner, set *data.Set, opt OfflineOptions) (*offline, error)
 			return nil, err
 		}
 	}
+	if b, ok := r.obj.(*bcoObjective); ok && l.cfg.DensityRatio {
+		var err error
+		if b.density, err = fitDensity(l.cfg.density(), set); err != nil {
+			return nil, err
+		}
+	}
 	r.total = offlineSteps(l.cfg, set)
 	if w := uint64(l.cfg.WarmupSteps); w > 0 && w >= r.total {
 		return nil, fmt.Errorf("learner: warmup_steps: %d leaves no step at full rate of %d; lower it or train longer", w, r.total)

@@ -249,6 +249,29 @@ func TestOfflineRefusesWhatItCannotTrain(t *testing.T) {
 	require.ErrorContains(t, bad.Validate(), "loss_weights")
 }
 
+// BCO's density ratio changes how much undesirable rows count, and needs
+// embeddings of the prompts.
+func TestOfflineDensityRatio(t *testing.T) {
+	c := offlineConfigs()[BCO]
+	c.MaxSteps = 3
+	rows := offlineRows(BCO).Rows()
+	plain := offlineLearner(t, c)
+	require.NoError(t, RunOffline(ctx, plain, data.NewSet("d", rows, data.Order{}), OfflineOptions{}))
+	c.DensityRatio = true
+	require.ErrorContains(t, RunOffline(ctx, offlineLearner(t, c), data.NewSet("d", rows, data.Order{}), OfflineOptions{}), "has no embedding")
+	for i := range rows {
+		rows[i].Embedding = []float64{float64(i), 1}
+	}
+	weighed := offlineLearner(t, c)
+	require.NoError(t, RunOffline(ctx, weighed, data.NewSet("d", rows, data.Order{}), OfflineOptions{OnStep: func(s OfflineStep) error {
+		require.NotEqual(t, 1., s.Metrics["rows/weight_mean"])
+		return nil
+	}}))
+	require.NotEqual(t, plain.Params(), weighed.Params())
+	c.MinDensityRatio = 0
+	require.ErrorContains(t, c.Validate(), "min_density_ratio")
+}
+
 // A trainer that answers with NaN ends the training before anything changed.
 func TestOfflineNaNChangesNothing(t *testing.T) {
 	l := newSFT(t, sftConfig(), &poisoned{bandit: newBandit(vocab), after: 2})

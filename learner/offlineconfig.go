@@ -1,6 +1,7 @@
 package learner
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,6 +67,12 @@ type OfflineConfig struct {
 	UndesirableWeight float64 `yaml:"undesirable_weight" json:"undesirable_weight"`
 	// bco: how the reward shift is formed, class_means or pooled.
 	BCOShift string `yaml:"bco_shift" json:"bco_shift"`
+	// DensityRatio weighs undesirable rows by how likely their prompts are among
+	// the desirable ones, within bounds; rows need an embedding of the prompt
+	// (preference.FitDensity).
+	DensityRatio    bool    `yaml:"density_ratio" json:"density_ratio"`
+	MinDensityRatio float64 `yaml:"min_density_ratio" json:"min_density_ratio"`
+	MaxDensityRatio float64 `yaml:"max_density_ratio" json:"max_density_ratio"`
 	// reward: weight of the squared sum of a pair's scores.
 	CenterRewardsCoefficient float64 `yaml:"center_rewards_coefficient" json:"center_rewards_coefficient"`
 }
@@ -81,6 +88,7 @@ func defaultOffline() OfflineConfig {
 	return OfflineConfig{
 		NumTrainEpochs: 3, BatchTokens: 8192, Reference: ReferenceStart,
 		FDivergenceType: d.FDivergence, FAlphaDivergenceCoef: d.FAlpha, DiscopopTau: d.DiscopopTau, SimPOGamma: d.SimPOGamma,
+		MinDensityRatio: preference.DefaultDensityConfig().MinRatio, MaxDensityRatio: preference.DefaultDensityConfig().MaxRatio,
 		DesirableWeight: k.DesirableWeight, UndesirableWeight: k.UndesirableWeight, BCOShift: preference.DefaultBCOConfig().Shift,
 	}
 }
@@ -145,7 +153,7 @@ func (c Config) validateOffline(atLeast func(string, int, int, string), bad func
 		err = c.kto().Validate()
 	case BCO:
 		only("bco")
-		err = c.bco().Validate()
+		err = errors.Join(c.bco().Validate(), c.density().Validate())
 	case Reward:
 		only("bradley_terry")
 		err = c.reward().Validate()
@@ -170,6 +178,12 @@ func (c Config) kto() preference.KTOConfig {
 
 func (c Config) bco() preference.BCOConfig {
 	return preference.BCOConfig{Beta: c.Beta, Shift: c.BCOShift}
+}
+
+func (c Config) density() preference.DensityConfig {
+	d := preference.DefaultDensityConfig()
+	d.MinRatio, d.MaxRatio = c.MinDensityRatio, c.MaxDensityRatio
+	return d
 }
 
 func (c Config) reward() preference.RewardConfig {

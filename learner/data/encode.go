@@ -29,7 +29,7 @@ func (e encoder) examples(r record) ([]Example, error) {
 	out, err := e.rows(r)
 	for i := range out {
 		x := &out[i]
-		x.Where, x.Weight, x.Margin, x.Difficulty = r.where, r.weight, r.margin, r.difficulty
+		x.Where, x.Weight, x.Margin, x.Difficulty, x.Embedding = r.where, r.weight, r.margin, r.difficulty, r.embedding
 		switch {
 		case err != nil:
 		case len(x.Prompt) == 0:

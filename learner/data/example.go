@@ -42,6 +42,8 @@ type Example struct {
 	Margin float64
 	// Difficulty orders a curriculum.
 	Difficulty float64
+	// Embedding of the prompt, for bco's density ratio; nil without.
+	Embedding []float64
 	// Where tells people where the row is from: file:line, or log ids.
 	Where string
 	// Source is the index of the row's source in its set.
@@ -84,6 +86,10 @@ func (e *Example) appendBytes(b []byte) []byte {
 	}
 	b = append(b, flags)
 	for _, x := range []float64{e.RowWeight(), e.Margin, e.Difficulty} {
+		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
+	}
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(e.Embedding)))
+	for _, x := range e.Embedding {
 		b = binary.LittleEndian.AppendUint64(b, math.Float64bits(x))
 	}
 	return binary.LittleEndian.AppendUint32(b, uint32(e.Source))

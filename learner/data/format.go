@@ -38,7 +38,7 @@ var formats = []struct {
 }
 
 // optional columns of any format.
-var optional = []string{"tools", "weight", "margin"}
+var optional = []string{"tools", "weight", "margin", "embedding"}
 
 // Formats lists the names of the formats.
 func Formats() []string {

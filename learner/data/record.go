@@ -21,6 +21,7 @@ type record struct {
 	tools            []Tool
 	weight, margin   float64
 	difficulty       float64
+	embedding        []float64
 }
 
 // parse reads a row in a format. curriculum names the column of its difficulty,
@@ -42,6 +43,11 @@ func parse(row raw, format, curriculum string) (r record, err error) {
 	}{{"weight", &r.weight, false}, {"margin", &r.margin, false}, {curriculum, &r.difficulty, curriculum != ""}} {
 		if err := number(row, n.column, n.dst, n.must); err != nil {
 			return r, err
+		}
+	}
+	if v := row.columns["embedding"]; !isNull(v) {
+		if err := json.Unmarshal(v, &r.embedding); err != nil || len(r.embedding) == 0 {
+			return r, fmt.Errorf("column \"embedding\" is %.40s; want a list of numbers", v)
 		}
 	}
 	get := func(column string) (s side) {
