@@ -220,7 +220,7 @@ func (c *Checkpoint) Fits(want Identity) error {
 	differ("run", c.Run, want.Run, "resume under the same run name")
 	differ("base", c.Base, want.Base, "load the model it was trained on")
 	differ("dataset", c.Dataset.Name, want.Dataset.Name, "use the same task source, or start a new run from its adapter")
-	differ("dataset digest", c.Dataset.Digest, want.Dataset.Digest, "the task source's content has changed; start a new run from its adapter")
+	differ("dataset digest", c.Dataset.Digest, want.Dataset.Digest, "the tasks or rows, or the settings of their order, have changed; use the same, or start a new run from its adapter")
 	if c.Full != want.Full || !c.Full && !c.LoRA.Equal(want.LoRA) {
 		errs = append(errs, fmt.Errorf("%w: adapter is %+v (full %v), this run has %+v (full %v); use the same lora settings", ErrCheckpoint, c.LoRA, c.Full, want.LoRA, want.Full))
 	}
