@@ -11,7 +11,7 @@ import (
 )
 
 // digestChunk is how many numbers of a tensor are read at a time.
-const digestChunk = 1 << 21
+const digestChunk = 1 << 18
 
 // weightsDigest is "blake3:<hex>" over the configuration and the f32 tensors
 // in FullLayout's order. Two files that dequantise to the same numbers have the

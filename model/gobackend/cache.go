@@ -23,8 +23,9 @@ const pageLen = f32.PanelWidth
 // values lie as rows [position, D padded], also a B operand.
 type page struct {
 	slots atomic.Int32 // that hold the page
-	k     []float32    // [layer][kvHead][D][pageLen]
-	v     []float32    // [layer][kvHead][pageLen][D padded]
+	// k and v last as long as the decoder's freePages.
+	k []float32 // [layer][kvHead][D][pageLen]
+	v []float32 // [layer][kvHead][pageLen][D padded]
 }
 
 // cacheShape makes pages and locates a head inside them.
@@ -33,14 +34,16 @@ type cacheShape struct {
 	free *freePages
 }
 
-// freePages are pages that no slot holds any more. A lane of a small model
-// takes and leaves pages beside others.
+// freePages are pages that no slot holds any more, and where new ones lie:
+// outside Go's heap, see f32.Memory. A lane of a small model takes and leaves
+// pages beside others.
 type freePages struct {
 	mu   sync.Mutex
 	list []*page
+	mem  *f32.Memory
 }
 
-func newCacheShape(d dims) cacheShape { return cacheShape{d, &freePages{}} }
+func newCacheShape(d dims) cacheShape { return cacheShape{d, &freePages{mem: f32.NewMemory()}} }
 
 // take returns a page that the caller alone holds; its content is undefined.
 func (s cacheShape) take() *page {
@@ -52,7 +55,7 @@ func (s cacheShape) take() *page {
 		s.free.list = s.free.list[:n-1]
 	} else {
 		heads := s.layers * s.kvHeads * pageLen
-		p = &page{k: make([]float32, heads*s.headDim), v: make([]float32, heads*s.hdPad)}
+		p = &page{k: s.free.mem.Floats(heads * s.headDim), v: s.free.mem.Floats(heads * s.hdPad)}
 	}
 	p.slots.Store(1)
 	return p

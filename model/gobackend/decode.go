@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/skein-rl/skein/model"
@@ -36,6 +37,7 @@ type decodeRow struct {
 // When ctx ends in the middle, the tokens made so far are returned with its
 // error.
 func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]model.DecodeOut, error) {
+	defer runtime.KeepAlive(d) // the cache's memory
 	outs := make([]model.DecodeOut, len(rows))
 	active := make([]*decodeRow, 0, len(rows))
 	seen := map[int]bool{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 
 	"github.com/skein-rl/skein/model"
@@ -12,7 +13,7 @@ import (
 // ErrClosed is returned by a decoder or trainer after Close.
 var ErrClosed = errors.New("gobackend: closed")
 
-const prefillRows = 512 // rows of one forward pass of a prefill
+const prefillRows = 256 // rows of one forward pass of a prefill
 
 // decoder implements model.Decoder.
 type decoder struct {
@@ -187,6 +188,7 @@ func (d *decoder) checkToken(id int32) error {
 // computed. When ctx ends in the middle the tokens of the passes already run
 // stay cached: Len says how many.
 func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
+	defer runtime.KeepAlive(d) // the cache's memory
 	if err := d.checkPrefill(rows); err != nil {
 		return fmt.Errorf("gobackend: prefill: %w", err)
 	}
@@ -280,6 +282,6 @@ func (d *decoder) forward(ln *lane, cacheOnly bool) {
 
 // Close implements model.Decoder.
 func (d *decoder) Close() error {
-	d.closed, d.slots, d.lanes, d.adapters = true, make([]*slotCache, d.cfg.Slots), nil, nil
+	d.closed, d.slots, d.lanes, d.adapters, d.shape = true, make([]*slotCache, d.cfg.Slots), nil, nil, cacheShape{}
 	return nil
 }

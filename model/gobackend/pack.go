@@ -2,6 +2,7 @@ package gobackend
 
 import (
 	"fmt"
+	"runtime/debug"
 	"slices"
 
 	"github.com/skein-rl/skein/model"
@@ -18,16 +19,6 @@ func newNet(c model.Config, w *model.Weights, pool *f32.Pool, mem *f32.Memory) (
 	if err := checkTensor("model.norm.weight", w.Norm, n.hidden); err != nil {
 		return nil, err
 	}
-	embed, err := n.table("model.embed_tokens.weight", w.EmbedRows, pool, mem)
-	if err != nil {
-		return nil, err
-	}
-	n.embed, n.head = embed, embed
-	if !c.TieWordEmbeddings {
-		if n.head, err = n.table("lm_head.weight", w.HeadRows, pool, mem); err != nil {
-			return nil, err
-		}
-	}
 	n.layers = make([]layer, n.dims.layers)
 	var ropes []*rope
 	n.ropes, ropes = newRopes(c)
@@ -42,7 +33,19 @@ func newNet(c model.Config, w *model.Weights, pool *f32.Pool, mem *f32.Memory) (
 		}
 		n.layers[i].rope, n.layers[i].window = ropes[i], c.Window(i)
 	}
-	return n, nil
+	if buf = (model.LayerWeights{}); mem != nil {
+		// What opening and packing needed goes before the largest matrices come.
+		debug.FreeOSMemory()
+	}
+	embed, err := n.table("model.embed_tokens.weight", w.EmbedRows, pool, mem)
+	if err != nil {
+		return nil, err
+	}
+	n.embed, n.head = embed, embed
+	if !c.TieWordEmbeddings {
+		n.head, err = n.table("lm_head.weight", w.HeadRows, pool, mem)
+	}
+	return n, err
 }
 
 // table packs the embedding or the head, which is never in memory as a whole.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/model/sample"
@@ -16,6 +17,7 @@ var _ model.Scorer = (*decoder)(nil)
 
 // Score implements model.Scorer.
 func (d *decoder) Score(ctx context.Context, rows []model.ScoreRow) ([]model.ScoreOut, error) {
+	defer runtime.KeepAlive(d) // the cache's memory
 	prefill := make([]model.PrefillRow, len(rows))
 	for i, r := range rows {
 		prefill[i] = model.PrefillRow{Slot: r.Slot, Adapter: r.Adapter, Tokens: r.Tokens}

@@ -38,7 +38,7 @@ func stack(p *Pool, mem *Memory, form Form, k int, parts [][]float32) Matrix {
 }
 
 // streamed is how many numbers Pack asks for at a time.
-const streamed = 1 << 20
+const streamed = 1 << 18
 
 // Pack is NewMatrix for W [n, k] that does not lie in memory: rows gives rows
 // [lo, hi), row-major, which need to last until it is called again. It is called

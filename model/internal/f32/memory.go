@@ -50,6 +50,9 @@ func (m *Memory) take(n int) []byte {
 	return out
 }
 
+// Floats makes n zeroed numbers, which last as long as m is reachable.
+func (m *Memory) Floats(n int) []float32 { return numbers[float32](m, n) }
+
 // numbers makes n zeroed numbers in m, or on Go's heap when m is nil.
 func numbers[T byte | uint16 | float32](m *Memory, n int) []T {
 	if m == nil || n == 0 {
