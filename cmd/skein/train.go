@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -62,14 +63,15 @@ batch. For separate processes see skein up; for several machines see skein node.
 
 // about says what an algorithm does and which columns it reads.
 var about = map[string][2]string{
-	"grpo":   {"Group-relative policy optimisation on rollouts", ""},
-	"ppo":    {"Proximal policy optimisation with a critic, on rollouts", ""},
-	"rloo":   {"REINFORCE leave-one-out on rollouts", ""},
-	"sft":    {"Supervised fine-tuning on demonstrations", "text; or prompt, completion; or messages (and tools); or prompt, completions, labels"},
-	"dpo":    {"Direct preference optimisation on pairs", "prompt, chosen, rejected; or chosen, rejected with a common beginning"},
-	"kto":    {"Kahneman-Tversky optimisation on verdicts", "prompt, completion, label; or pairs; or prompt, completions, labels"},
-	"bco":    {"Binary classifier optimisation on verdicts", "prompt, completion, label; or pairs; or prompt, completions, labels"},
-	"reward": {"Bradley-Terry reward model on pairs", "prompt, chosen, rejected; or chosen, rejected with a common beginning"},
+	"grpo":        {"Group-relative policy optimisation on rollouts", ""},
+	"ppo":         {"Proximal policy optimisation with a critic, on rollouts", ""},
+	"rloo":        {"REINFORCE leave-one-out on rollouts", ""},
+	"reinforce++": {"REINFORCE++ on rollouts: advantages token by token over the whole batch", ""},
+	"sft":         {"Supervised fine-tuning on demonstrations", "text; or prompt, completion; or messages (and tools); or prompt, completions, labels"},
+	"dpo":         {"Direct preference optimisation on pairs", "prompt, chosen, rejected; or chosen, rejected with a common beginning"},
+	"kto":         {"Kahneman-Tversky optimisation on verdicts", "prompt, completion, label; or pairs; or prompt, completions, labels"},
+	"bco":         {"Binary classifier optimisation on verdicts", "prompt, completion, label; or pairs; or prompt, completions, labels"},
+	"reward":      {"Bradley-Terry reward model on pairs", "prompt, chosen, rejected; or chosen, rejected with a common beginning"},
 }
 
 func newAlgorithm(g *globals, algorithm string) *cobra.Command {
@@ -80,7 +82,10 @@ func newAlgorithm(g *globals, algorithm string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd, g, algorithm) }}
 	if !offline {
 		cmd.Long = text[0] + ". The task, its tools and rewards are the configuration's."
-		cmd.Example = fmt.Sprintf("  skein train %[1]s --config recipes/store-%[1]s.yaml\n  skein train %[1]s --config run.yaml --set training.learning_rate=1e-5 --dry-run", algorithm)
+		cmd.Example = fmt.Sprintf("  skein train %[1]s --config run.yaml --dir runs/mine\n  skein train %[1]s --config run.yaml --set training.learning_rate=1e-5 --dry-run", algorithm)
+		if recipe := "store-" + algorithm; slices.Contains(project.Recipes(), recipe) {
+			cmd.Example = fmt.Sprintf("  skein train %s --config recipes/%s.yaml\n", algorithm, recipe) + cmd.Example
+		}
 	} else {
 		cmd.Long = fmt.Sprintf(`%s, from files (.jsonl, .ndjson, also .gz or .zst, or
 .parquet). Columns: %s.
