@@ -44,7 +44,10 @@ type Learner struct {
 	epoch   uint64 // offline: epochs finished
 	cursor  uint64 // offline: rows of this epoch consumed
 	bco     preference.BCOState
-	critic  *critic // ppo's
+	critic  *critic      // ppo's
+	vectors uint64       // ids given to parameter vectors
+	shared  *paramVector // the reference, as computers know it
+	helpers []*helper    // of the next step
 }
 
 // New makes a learner at step 0 and policy version 0 with the start parameters
@@ -116,4 +119,18 @@ func (l *Learner) needed(e Episode) bool {
 	c := l.cfg
 	everything := c.Algorithm == PPO || c.Beta != 0 || c.EntropyCoef != 0 || c.TopEntropyQuantile < 1 || c.RolloutISDenominator == loss.DenominatorKept
 	return e.Tokens > 0 && (everything || e.Advantage != 0)
+}
+
+// numbered gives parameters an id.
+func (l *Learner) numbered(place int, data []float32) *paramVector {
+	l.vectors++
+	return &paramVector{place, l.vectors, data}
+}
+
+// reference is the KL reference, under the same id while it is the same slice.
+func (l *Learner) reference(data []float32) *paramVector {
+	if r := l.shared; r == nil || len(r.data) != len(data) || len(data) > 0 && &r.data[0] != &data[0] {
+		l.shared = l.numbered(placeReference, data)
+	}
+	return l.shared
 }

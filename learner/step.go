@@ -7,6 +7,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/skein-rl/skein/internal/spread"
@@ -96,10 +98,16 @@ type stepRun struct {
 	loss, policy, norm, lr float64 // sums over optimizer steps but lr
 	stats                  loss.Stats
 	gap                    gapStats
-	time                   StepTime
+
+	own       *own
+	reference *paramVector
+	helped    atomic.Int64 // micro-batches that other learners computed
+	clock     sync.Mutex
+	time      StepTime // of all computers together
 }
 
 func (s *stepRun) run() error {
+	s.own, s.reference = &own{tr: s.l.tr}, s.l.reference(s.l.start)
 	n := len(s.b.Episodes)
 	s.rows, s.old, s.ref = make([]loss.Row, n), make([][]float64, n), make([][]float64, n)
 	for i, e := range s.b.Episodes {
@@ -127,21 +135,18 @@ func (s *stepRun) run() error {
 // settle scores all rows before the first update: what is measured against the
 // policy before the step must not see an update.
 func (s *stepRun) settle() error {
-	if err := s.l.tr.SetParams(s.params); err != nil {
+	params := s.l.numbered(placePolicy, s.params)
+	err := s.deal(len(s.micros), func(ctx context.Context, c computer, k int) error {
+		m := s.micros[k]
+		if err := s.score(ctx, c, m, params); err != nil {
+			return err
+		}
+		return s.first(ctx, c, m)
+	})
+	if err != nil {
 		return err
 	}
-	for _, m := range s.micros {
-		t0 := time.Now()
-		sc, err := s.l.tr.Score(s.ctx, m.groups, s.l.cfg.Temperature, s.params)
-		s.time.Forward += time.Since(t0)
-		if err := checkScores(m, sc, err); err != nil {
-			return err
-		}
-		s.scatter(m, sc)
-		if err := s.first(m); err != nil {
-			return err
-		}
-	}
+	s.measure(s.micros)
 	s.settled = true
 	if s.critic != nil {
 		return s.estimate()
@@ -191,45 +196,82 @@ func (s *stepRun) optimize(it int, p mini) error {
 			return nil
 		}
 	}
-	tr := s.l.tr
-	if err := tr.SetParams(s.params); err != nil {
-		return err
-	}
-	tr.ZeroGrad()
-	tot, err := s.totals(it, p)
+	params := s.l.numbered(placePolicy, s.params)
+	tot, err := s.totals(it, p, params)
 	if err != nil {
 		return err
 	}
-	for _, m := range p.micros {
-		t0 := time.Now()
-		sc, err := s.forward(m)
-		s.time.Forward += time.Since(t0)
-		if err != nil {
+	first := it == 0 && !s.settled
+	results := make([]loss.Result, len(p.micros))
+	grad := newGradSum(len(s.params))
+	err = s.deal(len(p.micros), func(ctx context.Context, c computer, k int) error {
+		m := p.micros[k]
+		if err := s.forward(ctx, c, m, params); err != nil {
 			return err
 		}
-		s.scatter(m, sc)
-		if it == 0 && !s.settled {
-			if err := s.first(m); err != nil {
+		if first {
+			if err := s.first(ctx, c, m); err != nil {
 				return err
 			}
 		}
-		if err := s.backward(m, tot); err != nil {
-			return err
+		res, g, err := s.backward(ctx, c, m, tot)
+		if err == nil {
+			results[k] = res
+			grad.add(k, g)
 		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if first {
+		s.measure(p.micros)
+	}
+	for _, res := range results {
+		s.loss += res.Loss
+		s.policy += res.PolicyLoss
+		s.stats.Merge(res.Stats)
 	}
 	t0 := time.Now()
 	defer func() { s.time.Optimizer += time.Since(t0) }()
 	c := s.l.cfg
 	s.lr = c.LR(s.opt.T, c.optimizerSteps())
-	norm, err := c.update(&s.opt, s.params, tr.Grad(), s.l.decay, s.lr)
+	norm, err := c.update(&s.opt, s.params, grad.sum, s.l.decay, s.lr)
 	s.norm += norm
 	s.updates++
 	return err
 }
 
-func (s *stepRun) forward(m micro) (model.Scores, error) {
-	sc, err := s.l.tr.Forward(s.ctx, m.groups, s.l.cfg.Temperature)
-	return sc, checkScores(m, sc, err)
+// forward sets the current log-probabilities and entropies of a micro-batch's
+// rows, for backward; score sets them only.
+func (s *stepRun) forward(ctx context.Context, c computer, m micro, params *paramVector) error {
+	defer s.spend(&s.time.Forward)()
+	sc, err := c.forward(ctx, m.groups, s.l.cfg.Temperature, params)
+	if err := checkScores(m, sc, err); err != nil {
+		return err
+	}
+	s.scatter(m, sc)
+	return nil
+}
+
+func (s *stepRun) score(ctx context.Context, c computer, m micro, params *paramVector) error {
+	defer s.spend(&s.time.Forward)()
+	sc, err := c.score(ctx, m.groups, s.l.cfg.Temperature, params)
+	if err := checkScores(m, sc, err); err != nil {
+		return err
+	}
+	s.scatter(m, sc)
+	return nil
+}
+
+// spend adds the time until the returned function is called to a total.
+func (s *stepRun) spend(on *time.Duration) func() {
+	began := time.Now()
+	return func() {
+		s.clock.Lock()
+		defer s.clock.Unlock()
+		*on += time.Since(began)
+	}
 }
 
 // checkScores refuses a trainer's answer of the wrong length.
@@ -247,10 +289,9 @@ func (s *stepRun) scatter(m micro, sc model.Scores) {
 
 // first settles, from the first forward pass of the step, what later passes
 // hold constant: old and reference log-probabilities and rollout weights.
-func (s *stepRun) first(m micro) error {
+func (s *stepRun) first(ctx context.Context, c computer, m micro) error {
 	for _, i := range m.rows() {
 		copy(s.old[i], s.rows[i].LogP)
-		s.gap.add(s.b.Episodes[i], s.old[i], s.l.version)
 		if s.rows[i].Ratio == nil { // else totals has settled them
 			if err := s.weigh(i); err != nil {
 				return err
@@ -267,9 +308,9 @@ func (s *stepRun) first(m micro) error {
 			copy(s.ref[i], s.old[i])
 		}
 	} else {
-		t0 := time.Now()
-		sc, err := s.l.tr.Score(s.ctx, m.groups, s.l.cfg.Temperature, s.l.start)
-		s.time.Reference += time.Since(t0)
+		done := s.spend(&s.time.Reference)
+		sc, err := c.score(ctx, m.groups, s.l.cfg.Temperature, s.reference)
+		done()
 		if err := checkScores(m, sc, err); err != nil {
 			return fmt.Errorf("reference: %w", err)
 		}
@@ -279,6 +320,15 @@ func (s *stepRun) first(m micro) error {
 		s.rows[i].Ref = s.ref[i]
 	}
 	return nil
+}
+
+// measure compares the engine's log-probabilities with those of before the step.
+func (s *stepRun) measure(micros []micro) {
+	for _, m := range micros {
+		for _, i := range m.rows() {
+			s.gap.add(s.b.Episodes[i], s.old[i], s.l.version)
+		}
+	}
 }
 
 // weigh sets a row's rollout importance weights from its current LogP.
@@ -291,25 +341,26 @@ func (s *stepRun) weigh(i int) (err error) {
 
 // totals counts a mini-batch. Where a statistic over all its tokens decides
 // (entropy floor, rejected tokens), the rows are scored first.
-func (s *stepRun) totals(it int, p mini) (loss.Totals, error) {
+func (s *stepRun) totals(it int, p mini, params *paramVector) (loss.Totals, error) {
 	entropy := s.cfg.TopEntropyQuantile < 1 && !(s.settled && s.updates == 0)
 	kept := it == 0 && !s.settled && s.l.cfg.RolloutImportanceSampling && s.cfg.Denominator == loss.DenominatorKept
 	if entropy || kept {
-		t0 := time.Now()
-		defer func() { s.time.Forward += time.Since(t0) }()
-		for _, m := range p.micros {
-			sc, err := s.l.tr.Score(s.ctx, m.groups, s.l.cfg.Temperature, s.params)
-			if err := checkScores(m, sc, err); err != nil {
-				return loss.Totals{}, err
+		err := s.deal(len(p.micros), func(ctx context.Context, c computer, k int) error {
+			m := p.micros[k]
+			if err := s.score(ctx, c, m, params); err != nil {
+				return err
 			}
-			s.scatter(m, sc)
 			for _, i := range m.rows() {
 				if kept {
 					if err := s.weigh(i); err != nil {
-						return loss.Totals{}, err
+						return err
 					}
 				}
 			}
+			return nil
+		})
+		if err != nil {
+			return loss.Totals{}, err
 		}
 	}
 	rows := make([]loss.Row, len(p.rows))
@@ -319,7 +370,8 @@ func (s *stepRun) totals(it int, p mini) (loss.Totals, error) {
 	return loss.NewTotals(s.cfg, rows)
 }
 
-func (s *stepRun) backward(m micro, tot loss.Totals) error {
+// backward gives a micro-batch's loss and, of that alone, the gradient.
+func (s *stepRun) backward(ctx context.Context, c computer, m micro, tot loss.Totals) (loss.Result, []float32, error) {
 	ids := m.rows()
 	rows := make([]loss.Row, len(ids))
 	at := make(map[int]int, len(ids))
@@ -332,19 +384,19 @@ func (s *stepRun) backward(m micro, tot loss.Totals) error {
 	}
 	res, err := loss.Compute(s.cfg, rows, tot)
 	if err != nil {
-		return errors.Join(ErrDiverged, err)
+		return res, nil, errors.Join(ErrDiverged, err)
 	}
-	s.loss += res.Loss
-	s.policy += res.PolicyLoss
-	s.stats.Merge(res.Stats)
 	dLogP := m.gather(func(i int) []float64 { return res.DLogP[at[i]] })
 	var dEntropy []float32
 	if res.DEntropy != nil {
 		dEntropy = m.gather(func(i int) []float64 { return res.DEntropy[at[i]] })
 	}
-	t0 := time.Now()
-	defer func() { s.time.Backward += time.Since(t0) }()
-	return s.l.tr.Backward(s.ctx, model.Scores{LogProbs: dLogP, Entropy: dEntropy})
+	defer s.spend(&s.time.Backward)()
+	grad, err := c.gradient(ctx, model.Scores{LogProbs: dLogP, Entropy: dEntropy})
+	if err == nil && len(grad) != len(s.params) {
+		err = fmt.Errorf("a gradient of %d numbers for %d parameters", len(grad), len(s.params))
+	}
+	return res, grad, err
 }
 
 // update moves params against grad and returns the gradient's norm.

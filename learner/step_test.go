@@ -141,9 +141,9 @@ func TestCasePackingSegmentsDoNotTouch(t *testing.T) {
 	for _, budget := range []int{1, 100} {
 		c := small(2)
 		c.TokenBudget = budget
-		l, b := newLearner(t, c, noisy(2))
+		l, _ := newLearner(t, c, noisy(2))
 		step(t, l, g)
-		grads[budget] = clonef(b.grad)
+		grads[budget] = l.opt.M // the gradient times a constant
 	}
 	require.Equal(t, grads[1], grads[100])
 	for row := range vocab {
