@@ -10,9 +10,10 @@ import (
 	"github.com/skein-rl/skein/model"
 )
 
-// backend is one device with one copy of the base weights.
+// backend is the base weights on one or more devices.
 type backend struct {
-	dev     *device
+	dev     *device   // the first: compiles, decodes
+	devs    []*device // all: train
 	model   identity
 	shape   shape
 	weights *weightBuffers
@@ -41,20 +42,21 @@ func Open(m *model.Model, o Options) (model.Backend, error) {
 	if err := m.Config.Validate(); err != nil {
 		return nil, fmt.Errorf("xla: model %q: %w", m.Name, err)
 	}
-	d, err := openDevice(o)
+	devs, err := openDevices(o)
 	if err != nil {
 		return nil, err
 	}
+	d := devs[0]
 	s := shapeOf(m.Config)
 	if m.Config.Experts > m.Config.ExpertsPerToken {
 		d.log.Warn("xla: a mixture of experts runs densely here: every expert for every token",
 			"experts", m.Config.Experts, "experts_per_token", m.Config.ExpertsPerToken)
 	}
-	w, err := loadWeights(d, s, m.Weights)
+	w, err := loadWeights(devs, s, m.Weights, o.Shard)
 	if err != nil {
 		return nil, errors.Join(err, d.client.Destroy())
 	}
-	return &backend{dev: d, model: identity{m.Config, m.Digest}, shape: s, weights: w}, nil
+	return &backend{dev: d, devs: devs, model: identity{m.Config, m.Digest}, shape: s, weights: w}, nil
 }
 
 // Name is "xla:cpu", "xla:cuda", ...

@@ -13,9 +13,11 @@ import (
 	"github.com/gomlx/go-xla/pkg/types/dtypes"
 )
 
-// device is one PJRT client.
+// device is one of a PJRT client's devices.
 type device struct {
 	client *pjrt.Client
+	at     *pjrt.Device
+	index  int // among those in use
 	log    *slog.Logger
 	name   string // cpu, cuda, ...
 	elem   string // f32 or bf16: weights, caches and operands of products
@@ -23,7 +25,8 @@ type device struct {
 	accel  bool // not a CPU
 }
 
-func openDevice(o Options) (*device, error) {
+// openDevices makes one client and gives its first devices.
+func openDevices(o Options) ([]*device, error) {
 	file, err := findPlugin(o.Plugin, o.Device)
 	if err != nil {
 		return nil, err
@@ -32,7 +35,7 @@ func openDevice(o Options) (*device, error) {
 	options := pjrt.NamedValuesMap{}
 	switch o.Device {
 	case "cpu":
-		options["cpu_device_count"] = int64(1)
+		options["cpu_device_count"] = int64(o.Devices)
 	case "cuda":
 		defer cudaEnvironment(file)()
 		// Memory is taken as it is needed: other processes may use the card too.
@@ -46,10 +49,15 @@ func openDevice(o Options) (*device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("xla: open device %q with plugin %s: %w", o.Device, file, err)
 	}
-	if len(client.AddressableDevices()) == 0 {
-		return nil, errors.Join(fmt.Errorf("xla: plugin %s has no device of kind %q", file, o.Device), client.Destroy())
+	found := client.AddressableDevices()
+	if len(found) < o.Devices {
+		return nil, errors.Join(fmt.Errorf("xla: devices %d: plugin %s has %d of kind %q", o.Devices, file, len(found), o.Device), client.Destroy())
 	}
-	return &device{client: client, log: o.Logger, name: o.Device, elem: o.Dtype, limits: limitsOf(o.Device), accel: o.Device != "cpu"}, nil
+	var devs []*device
+	for i, at := range found[:o.Devices] {
+		devs = append(devs, &device{client: client, at: at, index: i, log: o.Logger, name: o.Device, elem: o.Dtype, limits: limitsOf(o.Device), accel: o.Device != "cpu"})
+	}
+	return devs, nil
 }
 
 // program is a compiled StableHLO module.
@@ -59,7 +67,8 @@ type program struct {
 	donate []int
 }
 
-// compile builds the emitter's module; aliased arguments are donated.
+// compile builds the emitter's module for every device of the client; aliased
+// arguments are donated.
 func (d *device) compile(name string, e *emitter, results []value) (*program, error) {
 	start := time.Now()
 	exec, err := d.client.Compile().WithStableHLO(e.module(results)).Done()
@@ -80,9 +89,10 @@ func (d *device) emitter() *emitter {
 	return &emitter{alias: map[int]int{}, accel: d.accel}
 }
 
-// run executes and returns the results; donated arguments are gone afterwards.
-func (p *program) run(args []*pjrt.Buffer) ([]*pjrt.Buffer, error) {
-	out, err := p.exec.Execute(args...).Donate(p.donate...).Done()
+// run executes on this device, where the arguments are, and returns the results;
+// donated arguments are gone afterwards.
+func (d *device) run(p *program, args []*pjrt.Buffer) ([]*pjrt.Buffer, error) {
+	out, err := p.exec.Execute(args...).OnDevice(d.at).Donate(p.donate...).Done()
 	if err != nil {
 		return nil, fmt.Errorf("xla: run %s: %w", p.name, err)
 	}
@@ -122,7 +132,7 @@ func (d *device) put(raw []byte, elem string, dims ...int) (*pjrt.Buffer, error)
 	if want := count(dims) * elemSize(elem); len(raw) != want {
 		return nil, fmt.Errorf("xla: transfer of %d bytes as %s: %d expected", len(raw), tensorType(elem, dims), want)
 	}
-	b, err := d.client.BufferFromHost().FromRawData(raw, elemTypes[elem], dims).Done()
+	b, err := d.client.BufferFromHost().FromRawData(raw, elemTypes[elem], dims).ToDevice(d.at).Done()
 	if err != nil {
 		return nil, fmt.Errorf("xla: transfer %s: %w", tensorType(elem, dims), err)
 	}

@@ -50,7 +50,7 @@ func (d *decoder) rowOfLogits(p *program, logits *pjrt.Buffer, slot int) ([]floa
 		return nil, err
 	}
 	defer free(at...)
-	res, err := p.run([]*pjrt.Buffer{logits, at[0]})
+	res, err := d.b.dev.run(p, []*pjrt.Buffer{logits, at[0]})
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,8 @@ type decoder struct {
 	caches []*pjrt.Buffer // K, V of each layer
 	length []int          // cached tokens per slot
 	stack  stack          // adapters
+	net    []*pjrt.Buffer // the base weights
+	undo   func()         // frees what of them was copied for this decoder
 	broken error          // a failed call left no caches
 	closed bool
 }
@@ -50,11 +52,15 @@ func (b *backend) NewDecoder(cfg model.DecoderConfig) (model.Decoder, error) {
 	}
 	places := max(1, cfg.Adapters)
 	d := &decoder{b: b, cfg: cfg, length: make([]int, cfg.Slots), stack: stack{b: b, places: places, filled: make([]bool, places)}}
-	if err := d.allocate(d.sizeFor(1)); err != nil {
-		b.release()
-		return nil, err
+	var err error
+	if d.net, d.undo, err = b.weights.whole(b.dev); err == nil {
+		if err = d.allocate(d.sizeFor(1)); err == nil {
+			return d, nil
+		}
+		d.undo()
 	}
-	return d, nil
+	b.release()
+	return nil, err
 }
 
 // most is the largest capacity: max_len, one spare position, and the padding of
@@ -99,9 +105,9 @@ func (d *decoder) check(ctx context.Context) error {
 func (d *decoder) runCaches(p *program, args []*pjrt.Buffer, withNet bool) ([]*pjrt.Buffer, error) {
 	all := append(append([]*pjrt.Buffer{}, args...), d.caches...)
 	if withNet {
-		all = append(append(all, d.b.weights.args()...), d.stack.bufs...)
+		all = append(append(all, d.net...), d.stack.bufs...)
 	}
-	out, err := p.run(all)
+	out, err := d.b.dev.run(p, all)
 	free(args...)
 	if err != nil {
 		d.broken = err
@@ -222,6 +228,7 @@ func (d *decoder) Close() error {
 	d.closed = true
 	free(d.caches...)
 	free(d.stack.bufs...)
+	d.undo()
 	d.b.release()
 	return nil
 }

@@ -32,7 +32,7 @@ func minRows(elem string) int {
 }
 
 // newNet declares the whole model's weights, in the order of
-// (weightBuffers).args, then the adapters' of a stack (nil: the base).
+// (weightBuffers).whole, then the adapters' of a stack (nil: the base).
 func newNet(e *emitter, s shape, elem string, st *stackShape) *net {
 	n := &net{emitter: e, s: s, elem: elem}
 	n.embed = e.arg("embed", elem, s.vocab, s.hidden)

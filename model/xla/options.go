@@ -26,6 +26,15 @@ type Options struct {
 	// Dtype of base weights, caches and products: "f32" (the default on "cpu") or
 	// "bf16" (the default elsewhere).
 	Dtype string
+	// Devices is how many devices of the plugin trainers use: micro-batches are
+	// dealt to them and gradients summed in the order of the batch, so the result is
+	// the same bits for any number of equal devices. 0 is one; decoders use the
+	// first. On "cpu" the devices are made: parts of one machine, for tests.
+	Devices int
+	// Shard keeps each layer's base weights (and the embedding) on one of the
+	// devices only; a device copies what it computes with, layer by layer. A decoder
+	// copies everything to the first device while it is open.
+	Shard bool
 	// Threads bounds the CPU plugin's worker threads; 0 is one per core.
 	Threads int
 	// Logger gets compile times at debug level; nil discards them.
@@ -43,12 +52,21 @@ func (o Options) withDefaults() (Options, error) {
 			o.Dtype = "f32"
 		}
 	}
+	if o.Devices == 0 {
+		o.Devices = 1
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	var errs []error
 	if o.Dtype != "f32" && o.Dtype != "bf16" {
 		errs = append(errs, fmt.Errorf("xla: dtype %q: want f32 or bf16", o.Dtype))
+	}
+	if o.Devices < 0 {
+		errs = append(errs, fmt.Errorf("xla: devices %d: want 0 (one) or more", o.Devices))
+	}
+	if o.Shard && o.Devices < 2 {
+		errs = append(errs, fmt.Errorf("xla: shard with devices %d: want 2 or more to share the weights", o.Devices))
 	}
 	if o.Threads < 0 {
 		errs = append(errs, fmt.Errorf("xla: threads %d: want 0 (one per core) or more", o.Threads))

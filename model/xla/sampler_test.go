@@ -43,7 +43,7 @@ func drawRows(t testing.TB, b *backend, logits []float32, s model.Sampling, seed
 	put(b.dev.putF64(topP, seeds))
 	put(b.dev.putF32(minP, seeds))
 	put(b.dev.putF64(u, seeds))
-	out, err := p.run(args)
+	out, err := b.dev.run(p, args)
 	require.NoError(t, err)
 	defer free(append(args, out...)...)
 	ids, err = get[int32](out[0], seeds)

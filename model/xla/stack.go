@@ -155,7 +155,7 @@ func (k *stack) set(place int, params []float32, l loraShape) error {
 		if err != nil {
 			return err
 		}
-		out, err := p.run(append([]*pjrt.Buffer{at, buf}, k.layer(layer)...))
+		out, err := k.b.dev.run(p, append([]*pjrt.Buffer{at, buf}, k.layer(layer)...))
 		free(buf)
 		if err != nil {
 			k.broken = err
@@ -226,7 +226,7 @@ func (k *stack) reserve(l loraShape) error {
 	}
 	var bufs []*pjrt.Buffer
 	for layer := range k.b.shape.layers {
-		out, err := p.run(k.layer(layer))
+		out, err := k.b.dev.run(p, k.layer(layer))
 		if err != nil {
 			free(bufs...)
 			return err

@@ -15,33 +15,22 @@ import (
 // trainer implements model.Trainer for LoRA. Forward keeps each layer's input
 // for every group it was given: for memory that doesn't grow with the number of
 // groups, call Forward and Backward group by group (token weights of the whole
-// step make that the same gradient).
+// step make that the same gradient). Everything is per batch of groups, summed in
+// the order of batches on the host, so the number of devices changes no bit.
 type trainer struct {
 	b      *backend
 	cfg    model.TrainerConfig
 	layout model.Layout
 	lora   loraShape
-	params parameters
-	zeros  *pjrt.Buffer // a layer's vector of the base model
+	lanes  []*lane
 	grad   []float32
 
-	passes []pass // of the last Forward
+	passes []*pass // of the last Forward, one per batch
 	inv    float32
 	scored int // trained tokens of the last Forward
 	valued int // and valued ones
 	ready  bool
 	closed bool
-}
-
-// parameters are a parameter vector on the device.
-type parameters struct {
-	layers []*pjrt.Buffer // one flat LoRA vector per layer
-	value  *pjrt.Buffer   // [hidden], the value head's weights; nil without one
-}
-
-func (p parameters) free() {
-	free(p.layers...)
-	free(p.value)
 }
 
 // pass is one batch's forward: what Backward starts from.
@@ -77,10 +66,14 @@ func (b *backend) NewTrainer(cfg model.TrainerConfig) (model.Trainer, error) {
 		return nil, err
 	}
 	t := &trainer{b: b, cfg: cfg, layout: l, lora: lora, grad: make([]float32, l.Size())}
-	if t.zeros, err = b.dev.putF32(make([]float32, lora.size), lora.size); err == nil {
-		err = t.SetParams(make([]float32, l.Size()))
+	for _, d := range b.devs {
+		z, err := d.putF32(make([]float32, lora.size), lora.size)
+		if err != nil {
+			return nil, errors.Join(err, t.Close())
+		}
+		t.lanes = append(t.lanes, &lane{t: t, dev: d, zeros: z})
 	}
-	if err != nil {
+	if err := t.SetParams(make([]float32, l.Size())); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -94,74 +87,72 @@ func (t *trainer) SetParams(p []float32) error {
 	if t.closed {
 		return errors.New("xla: the trainer is closed")
 	}
-	up, err := t.upload(p)
-	if err != nil {
+	if err := t.checkSize(p); err != nil {
 		return err
 	}
+	ups := make([]parameters, len(t.lanes))
+	for i, l := range t.lanes {
+		var err error
+		if ups[i], _, err = l.upload(p); err != nil {
+			for _, up := range ups[:i] {
+				up.free()
+			}
+			return err
+		}
+	}
 	t.drop()
-	t.params.free()
-	t.params = up
+	for i, l := range t.lanes {
+		l.params.free()
+		l.params = ups[i]
+	}
 	return nil
 }
 
-func (t *trainer) upload(p []float32) (out parameters, err error) {
+func (t *trainer) checkSize(p []float32) error {
 	if want := t.layout.Size(); len(p) != want {
-		return out, fmt.Errorf("xla: %d parameters given, the layout has %d", len(p), want)
+		return fmt.Errorf("xla: %d parameters given, the layout has %d", len(p), want)
 	}
-	n := t.lora.size * t.b.shape.layers
-	if out.layers, err = putLayers(t.b.dev, p[:n], t.lora.size); err == nil && t.cfg.Value {
-		out.value, err = t.b.dev.putF32(p[n:], t.b.shape.hidden)
-	}
-	if err != nil {
-		out.free()
-		return parameters{}, err
-	}
-	return out, nil
-}
-
-// putLayers uploads a flat LoRA vector, one buffer of size numbers per layer.
-func putLayers(dev *device, params []float32, size int) ([]*pjrt.Buffer, error) {
-	var out []*pjrt.Buffer
-	for at := 0; at < len(params); at += size {
-		b, err := dev.putF32(params[at:at+size], size)
-		if err != nil {
-			free(out...)
-			return nil, err
-		}
-		out = append(out, b)
-	}
-	return out, nil
+	return nil
 }
 
 // Score runs forward only.
 func (t *trainer) Score(ctx context.Context, groups []model.PrefixGroup, temperature float64, params []float32) (model.Scores, error) {
 	batches, err := t.prepare(ctx, groups, temperature)
+	if err == nil && params != nil {
+		err = t.checkSize(params)
+	}
 	if err != nil {
 		return model.Scores{}, err
 	}
-	var with parameters
-	if params == nil {
-		for range t.b.shape.layers {
-			with.layers = append(with.layers, t.zeros)
-		}
-	} else {
-		if with, err = t.upload(params); err != nil {
+	with := make([]parameters, len(t.lanes))
+	for i, l := range t.lanes[:min(len(t.lanes), len(batches))] {
+		var done func()
+		if with[i], done, err = l.upload(params); err != nil {
 			return model.Scores{}, err
 		}
-		defer with.free()
+		defer done()
 	}
-	var out model.Scores
-	for _, g := range batches {
-		p, err := t.forward(ctx, g, with.layers, false)
-		if err == nil {
-			err = errors.Join(t.score(ctx, p, float32(1/temperature), &out), t.values(ctx, p, with.value, &out))
-			p.free()
-		}
+	outs := make([]model.Scores, len(batches))
+	err = t.deal(ctx, len(batches), func(ctx context.Context, l *lane, i int) error {
+		own := with[l.dev.index]
+		p, err := l.forward(ctx, batches[i], own.layers, false)
 		if err != nil {
-			return model.Scores{}, err
+			return err
 		}
+		defer p.free()
+		return errors.Join(l.score(ctx, p, float32(1/temperature), &outs[i]), l.values(ctx, p, own.value, &outs[i]))
+	})
+	return joined(outs), err
+}
+
+// joined puts batches' scores in a row.
+func joined(parts []model.Scores) (out model.Scores) {
+	for _, s := range parts {
+		out.LogProbs = append(out.LogProbs, s.LogProbs...)
+		out.Entropy = append(out.Entropy, s.Entropy...)
+		out.Values = append(out.Values, s.Values...)
 	}
-	return out, nil
+	return out
 }
 
 // Forward runs forward and keeps each layer's input.
@@ -171,27 +162,32 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 		return model.Scores{}, err
 	}
 	t.drop()
-	var out model.Scores
 	t.inv = float32(1 / temperature)
-	for _, g := range batches {
-		p, err := t.forward(ctx, g, t.params.layers, true)
-		if err == nil {
-			t.passes = append(t.passes, *p)
-			err = errors.Join(t.score(ctx, p, t.inv, &out), t.values(ctx, p, t.params.value, &out))
-		}
+	t.passes = make([]*pass, len(batches))
+	outs := make([]model.Scores, len(batches))
+	err = t.deal(ctx, len(batches), func(ctx context.Context, l *lane, i int) error {
+		p, err := l.forward(ctx, batches[i], l.params.layers, true)
 		if err != nil {
-			t.drop()
-			return model.Scores{}, err
+			return err
 		}
+		t.passes[i] = p
+		return errors.Join(l.score(ctx, p, t.inv, &outs[i]), l.values(ctx, p, l.params.value, &outs[i]))
+	})
+	if err != nil {
+		t.drop()
+		return model.Scores{}, err
 	}
+	out := joined(outs)
 	t.scored, t.valued, t.ready = len(out.LogProbs), len(out.Values), true
 	return out, nil
 }
 
 // drop forgets the last Forward.
 func (t *trainer) drop() {
-	for i := range t.passes {
-		t.passes[i].free()
+	for _, p := range t.passes {
+		if p != nil {
+			p.free()
+		}
 	}
 	t.passes, t.ready = nil, false
 }
@@ -210,7 +206,8 @@ func (t *trainer) prepare(ctx context.Context, groups []model.PrefixGroup, tempe
 }
 
 // forward runs the layers of one batch. With keep the layers' inputs stay.
-func (t *trainer) forward(ctx context.Context, g groupBatch, params []*pjrt.Buffer, keep bool) (_ *pass, err error) {
+func (l *lane) forward(ctx context.Context, g groupBatch, params []*pjrt.Buffer, keep bool) (_ *pass, err error) {
+	t, dev, w := l.t, l.dev, l.t.b.weights
 	embed, err := t.embed(g.layout)
 	if err != nil {
 		return nil, err
@@ -221,7 +218,6 @@ func (t *trainer) forward(ctx context.Context, g groupBatch, params []*pjrt.Buff
 			p.free()
 		}
 	}()
-	dev, w := t.b.dev, t.b.weights
 	if p.prompt, err = dev.putI32([]int32{g.prompt}, 1); err != nil {
 		return nil, err
 	}
@@ -235,20 +231,25 @@ func (t *trainer) forward(ctx context.Context, g groupBatch, params []*pjrt.Buff
 		return nil, err
 	}
 	defer free(pos)
-	first, err := embed.run([]*pjrt.Buffer{w.embed, ids, pos})
+	table, done, err := w.take(dev, w.embed)
+	if err != nil {
+		return nil, err
+	}
+	first, err := dev.run(embed, []*pjrt.Buffer{table[0], ids, pos})
+	done()
 	if err != nil {
 		return nil, err
 	}
 	p.out, p.ropes = first[0], first[1:]
-	for l := range t.b.shape.layers {
+	for i := range t.b.shape.layers {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		layer, err := t.layerForward(g.layout, t.b.shape.kinds[l])
+		layer, err := t.layerForward(g.layout, t.b.shape.kinds[i])
 		if err != nil {
 			return nil, err
 		}
-		y, err := layer.run(append([]*pjrt.Buffer{p.out}, t.layerArgs(p, l, params)...))
+		y, err := l.layer(layer, p, i, params, p.out)
 		if err != nil {
 			return nil, err
 		}
@@ -262,13 +263,20 @@ func (t *trainer) forward(ctx context.Context, g groupBatch, params []*pjrt.Buff
 	return p, nil
 }
 
-// layerArgs are a layer's inputs in the order of layerInputs.
-func (t *trainer) layerArgs(p *pass, l int, params []*pjrt.Buffer) []*pjrt.Buffer {
-	args := []*pjrt.Buffer{p.prompt, params[l]}
-	if r := t.b.shape.kinds[l].rope; r >= 0 {
+// layer runs a program of layer i: its first arguments, then what layerInputs
+// declares.
+func (l *lane) layer(run *program, p *pass, i int, params []*pjrt.Buffer, first ...*pjrt.Buffer) ([]*pjrt.Buffer, error) {
+	b := l.t.b
+	weights, done, err := b.weights.take(l.dev, b.weights.layers[i])
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	args := append(first, p.prompt, params[i])
+	if r := b.shape.kinds[i].rope; r >= 0 {
 		args = append(args, p.ropes[2*r], p.ropes[2*r+1])
 	}
-	return append(args, t.b.weights.layers[l]...)
+	return l.dev.run(run, append(args, weights...))
 }
 
 // Grad is the accumulated gradient.
@@ -284,8 +292,10 @@ func (t *trainer) Close() error {
 	}
 	t.closed = true
 	t.drop()
-	t.params.free()
-	free(t.zeros)
+	for _, l := range t.lanes {
+		l.params.free()
+		free(l.zeros)
+	}
 	t.b.release()
 	return nil
 }

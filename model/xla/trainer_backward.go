@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/go-xla/pkg/pjrt"
 
@@ -31,51 +32,65 @@ func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
 			return fmt.Errorf("xla: %d %s derivatives for %d %s tokens", len(*x.d), x.name, x.want, x.of)
 		}
 	}
-	layers := t.b.shape.layers
-	acc := make([]*pjrt.Buffer, layers)
-	defer func() {
-		for _, a := range acc {
-			if a != t.zeros {
-				free(a)
-			}
-		}
-	}()
-	for i := range acc {
-		acc[i] = t.zeros
+	parts := make([]model.Scores, len(t.passes))
+	turn := make([]chan struct{}, len(t.passes)+1) // closed when batch i may add its gradient
+	for i := range turn {
+		turn[i] = make(chan struct{})
 	}
-	some := false
-	value := make([]float32, t.b.shape.hidden)
-	for i := range t.passes {
-		p := &t.passes[i]
+	for i, p := range t.passes {
 		n, v := len(p.scored), len(p.valued)
-		part := model.Scores{LogProbs: d.LogProbs[:n], Entropy: d.Entropy[:n], Values: d.Values[:v]}
+		parts[i] = model.Scores{LogProbs: d.LogProbs[:n], Entropy: d.Entropy[:n], Values: d.Values[:v]}
 		d.LogProbs, d.Entropy, d.Values = d.LogProbs[n:], d.Entropy[n:], d.Values[v:]
-		if allZero(part.LogProbs) && allZero(part.Entropy) && allZero(part.Values) {
-			continue
-		}
-		some = true
-		if err := t.backward(ctx, p, part, acc, value); err != nil {
-			return err
-		}
 	}
-	if !some {
-		return nil
-	}
-	sum := make([]float32, 0, t.lora.size*layers+len(value))
-	for _, a := range acc {
-		g, err := get[float32](a, t.lora.size)
+	close(turn[0])
+	sum := slices.Clone(t.grad)
+	err := t.deal(ctx, len(parts), func(ctx context.Context, l *lane, i int) error {
+		g, err := l.gradient(ctx, t.passes[i], parts[i])
 		if err != nil {
 			return err
 		}
-		sum = append(sum, g...)
+		select {
+		case <-turn[i]:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		for k, x := range g {
+			sum[k] += x
+		}
+		close(turn[i+1])
+		return nil
+	})
+	if err == nil {
+		copy(t.grad, sum)
+	}
+	return err
+}
+
+// gradient is one batch's, in the trainer's layout; nil when its derivatives are
+// all zero.
+func (l *lane) gradient(ctx context.Context, p *pass, d model.Scores) ([]float32, error) {
+	if allZero(d.LogProbs) && allZero(d.Entropy) && allZero(d.Values) {
+		return nil, nil
+	}
+	t := l.t
+	value := make([]float32, t.b.shape.hidden)
+	layers := make([]*pjrt.Buffer, t.b.shape.layers)
+	defer func() { free(layers...) }()
+	if err := l.backward(ctx, p, d, layers, value); err != nil {
+		return nil, err
+	}
+	out := make([]float32, 0, t.layout.Size())
+	for _, b := range layers {
+		g, err := get[float32](b, t.lora.size)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, g...)
 	}
 	if t.cfg.Value {
-		sum = append(sum, value...)
+		out = append(out, value...)
 	}
-	for i, x := range sum {
-		t.grad[i] += x
-	}
-	return nil
+	return out, nil
 }
 
 func allZero(x []float32) bool {
@@ -88,9 +103,9 @@ func allZero(x []float32) bool {
 }
 
 // backward runs one pass from the heads down; it adds to the value head's
-// gradient and replaces acc layer by layer.
-func (t *trainer) backward(ctx context.Context, p *pass, g model.Scores, acc []*pjrt.Buffer, value []float32) error {
-	dev := t.b.dev
+// gradient and sets each layer's.
+func (l *lane) backward(ctx context.Context, p *pass, g model.Scores, grads []*pjrt.Buffer, value []float32) error {
+	t, dev := l.t, l.dev
 	d, err := dev.putF32(make([]float32, p.rows()*t.b.shape.hidden), p.rows(), t.b.shape.hidden)
 	if err != nil {
 		return err
@@ -102,7 +117,7 @@ func (t *trainer) backward(ctx context.Context, p *pass, g model.Scores, acc []*
 		if err != nil {
 			return err
 		}
-		next, err := scatter.run([]*pjrt.Buffer{d, c.rows, dh})
+		next, err := dev.run(scatter, []*pjrt.Buffer{d, c.rows, dh})
 		if err != nil {
 			return err
 		}
@@ -110,21 +125,26 @@ func (t *trainer) backward(ctx context.Context, p *pass, g model.Scores, acc []*
 		d = next[0]
 		return nil
 	}
-	if err := t.valuesBack(ctx, p, g.Values, value, into); err != nil {
+	if err := l.valuesBack(ctx, p, g.Values, value, into); err != nil {
 		return err
 	}
-	err = t.chunks(ctx, p.scored, func(c chunk) error {
+	head, done, err := t.b.weights.take(dev, t.b.weights.head)
+	if err != nil {
+		return err
+	}
+	defer done()
+	err = l.chunks(ctx, p.scored, func(c chunk) error {
 		ca, cb := make([]float32, c.size), make([]float32, c.size)
 		copy(ca, g.LogProbs[c.lo:c.hi])
 		copy(cb, g.Entropy[c.lo:c.hi])
 		if allZero(ca) && allZero(cb) {
 			return nil
 		}
-		head, err := t.head("head backward", c.size, emitHeadBack)
+		program, err := t.head("head backward", c.size, emitHeadBack)
 		if err != nil {
 			return err
 		}
-		args, owned, err := t.headArgs(p, c, t.inv)
+		args, owned, err := l.headArgs(p, c, head, t.inv)
 		defer func() { free(owned...) }()
 		if err != nil {
 			return err
@@ -136,7 +156,7 @@ func (t *trainer) backward(ctx context.Context, p *pass, g model.Scores, acc []*
 			}
 			args, owned = append(args, buf), append(owned, buf)
 		}
-		dh, err := head.run(args)
+		dh, err := dev.run(program, args)
 		if err != nil {
 			return err
 		}
@@ -146,23 +166,20 @@ func (t *trainer) backward(ctx context.Context, p *pass, g model.Scores, acc []*
 	if err != nil {
 		return err
 	}
-	for l := t.b.shape.layers - 1; l >= 0; l-- {
+	for i := t.b.shape.layers - 1; i >= 0; i-- {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		layer, err := t.layerBackward(p.layout, t.b.shape.kinds[l])
+		layer, err := t.layerBackward(p.layout, t.b.shape.kinds[i])
 		if err != nil {
 			return err
 		}
-		out, err := layer.run(append([]*pjrt.Buffer{p.inputs[l], d, acc[l]}, t.layerArgs(p, l, t.params.layers)...))
+		out, err := l.layer(layer, p, i, l.params.layers, p.inputs[i], d)
 		if err != nil {
 			return err
 		}
 		free(d)
-		if acc[l] != t.zeros {
-			free(acc[l])
-		}
-		d, acc[l] = out[0], out[1]
+		d, grads[i] = out[0], out[1]
 	}
 	return nil
 }

@@ -18,17 +18,17 @@ type chunk struct {
 }
 
 // chunks calls f for each chunk of a pass's marked rows, padded with row 0.
-func (t *trainer) chunks(ctx context.Context, marked []int32, f func(chunk) error) error {
+func (l *lane) chunks(ctx context.Context, marked []int32, f func(chunk) error) error {
 	for lo := 0; lo < len(marked); {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		size := t.b.headChunk(len(marked) - lo)
+		size := l.t.b.headChunk(len(marked) - lo)
 		c := chunk{lo: lo, hi: min(lo+size, len(marked)), size: size}
 		rows := make([]int32, size)
 		copy(rows, marked[c.lo:c.hi])
 		var err error
-		if c.rows, err = t.b.dev.putI32(rows, size); err != nil {
+		if c.rows, err = l.dev.putI32(rows, size); err != nil {
 			return err
 		}
 		err = f(c)
@@ -42,34 +42,35 @@ func (t *trainer) chunks(ctx context.Context, marked []int32, f func(chunk) erro
 }
 
 // gathered are the last layer's rows of a chunk.
-func (t *trainer) gathered(p *pass, c chunk) (*pjrt.Buffer, error) {
-	gather, err := t.gather(p.rows(), c.size)
+func (l *lane) gathered(p *pass, c chunk) (*pjrt.Buffer, error) {
+	gather, err := l.t.gather(p.rows(), c.size)
 	if err != nil {
 		return nil, err
 	}
-	h, err := gather.run([]*pjrt.Buffer{p.out, c.rows})
+	h, err := l.dev.run(gather, []*pjrt.Buffer{p.out, c.rows})
 	if err != nil {
 		return nil, err
 	}
 	return h[0], nil
 }
 
-// headArgs are a head program's first arguments for a chunk.
-func (t *trainer) headArgs(p *pass, c chunk, inv float32) (args, owned []*pjrt.Buffer, err error) {
-	h, err := t.gathered(p, c)
+// headArgs are a head program's first arguments for a chunk; head is the unit's
+// tensor on the device.
+func (l *lane) headArgs(p *pass, c chunk, head []*pjrt.Buffer, inv float32) (args, owned []*pjrt.Buffer, err error) {
+	h, err := l.gathered(p, c)
 	if err != nil {
 		return nil, nil, err
 	}
 	owned = append(owned, h)
 	target := make([]int32, c.size)
 	copy(target, p.target[c.lo:c.hi])
-	want, err := t.b.dev.putI32(target, c.size)
+	want, err := l.dev.putI32(target, c.size)
 	if err == nil {
 		owned = append(owned, want)
 		var temp *pjrt.Buffer
-		if temp, err = t.b.dev.putF32([]float32{inv}); err == nil {
+		if temp, err = l.dev.putF32([]float32{inv}); err == nil {
 			owned = append(owned, temp)
-			return []*pjrt.Buffer{h, t.b.weights.norm, t.b.weights.head, want, temp}, owned, nil
+			return []*pjrt.Buffer{h, l.t.b.weights.norm[l.dev.index], head[0], want, temp}, owned, nil
 		}
 	}
 	free(owned...)
@@ -77,18 +78,26 @@ func (t *trainer) headArgs(p *pass, c chunk, inv float32) (args, owned []*pjrt.B
 }
 
 // score appends a pass's logprobs and entropies.
-func (t *trainer) score(ctx context.Context, p *pass, inv float32, out *model.Scores) error {
-	return t.chunks(ctx, p.scored, func(c chunk) error {
-		head, err := t.head("head", c.size, emitHead)
+func (l *lane) score(ctx context.Context, p *pass, inv float32, out *model.Scores) error {
+	if len(p.scored) == 0 {
+		return nil
+	}
+	head, done, err := l.t.b.weights.take(l.dev, l.t.b.weights.head)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return l.chunks(ctx, p.scored, func(c chunk) error {
+		program, err := l.t.head("head", c.size, emitHead)
 		if err != nil {
 			return err
 		}
-		args, owned, err := t.headArgs(p, c, inv)
+		args, owned, err := l.headArgs(p, c, head, inv)
 		if err != nil {
 			return err
 		}
 		defer free(owned...)
-		res, err := head.run(args)
+		res, err := l.dev.run(program, args)
 		if err != nil {
 			return err
 		}

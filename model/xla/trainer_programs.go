@@ -50,14 +50,13 @@ func (t *trainer) layerForward(l layout, k layerKind) (*program, error) {
 	})
 }
 
-// layerBackward: x, d, accumulator, layer inputs -> dx, accumulator.
+// layerBackward: x, d, layer inputs -> dx, the LoRA vector's gradient.
 func (t *trainer) layerBackward(l layout, k layerKind) (*program, error) {
 	return t.b.stablehlo(fmt.Sprintf("layer backward %v %+v %v", l, k, t.lora), func(e *emitter) []value {
 		x, d := e.arg("x", "f32", l.rows(), t.b.shape.hidden), e.arg("d", "f32", l.rows(), t.b.shape.hidden)
-		acc := e.arg("acc", "f32", t.lora.size)
 		y, r, prompt := t.layerInputs(e, l, k)
 		dx, flat := y.backward(x, d, r, prompt, l, t.lora)
-		return []value{dx, e.add(acc, flat)}
+		return []value{dx, flat}
 	})
 }
 

@@ -32,21 +32,21 @@ func (t *trainer) valueProgram(m int, back bool) (*program, error) {
 }
 
 // values appends a pass's values; w is nil without a head.
-func (t *trainer) values(ctx context.Context, p *pass, w *pjrt.Buffer, out *model.Scores) error {
+func (l *lane) values(ctx context.Context, p *pass, w *pjrt.Buffer, out *model.Scores) error {
 	if w == nil && len(p.valued) > 0 {
 		return errors.New("xla: value marks, but the base has no value head: score with parameters")
 	}
-	return t.chunks(ctx, p.valued, func(c chunk) error {
-		head, err := t.valueProgram(c.size, false)
+	return l.chunks(ctx, p.valued, func(c chunk) error {
+		head, err := l.t.valueProgram(c.size, false)
 		if err != nil {
 			return err
 		}
-		h, err := t.gathered(p, c)
+		h, err := l.gathered(p, c)
 		if err != nil {
 			return err
 		}
 		defer free(h)
-		res, err := head.run([]*pjrt.Buffer{h, t.b.weights.norm, w})
+		res, err := l.dev.run(head, []*pjrt.Buffer{h, l.t.b.weights.norm[l.dev.index], w})
 		if err != nil {
 			return err
 		}
@@ -67,33 +67,33 @@ func (t *trainer) values(ctx context.Context, p *pass, w *pjrt.Buffer, out *mode
 
 // valuesBack adds to dw the head's gradient for dv, and passes on the gradient
 // of each chunk's rows.
-func (t *trainer) valuesBack(ctx context.Context, p *pass, dv, dw []float32, into func(chunk, *pjrt.Buffer) error) error {
-	return t.chunks(ctx, p.valued, func(c chunk) error {
+func (l *lane) valuesBack(ctx context.Context, p *pass, dv, dw []float32, into func(chunk, *pjrt.Buffer) error) error {
+	return l.chunks(ctx, p.valued, func(c chunk) error {
 		part := make([]float32, c.size)
 		copy(part, dv[c.lo:c.hi])
 		if allZero(part) {
 			return nil
 		}
-		head, err := t.valueProgram(c.size, true)
+		head, err := l.t.valueProgram(c.size, true)
 		if err != nil {
 			return err
 		}
-		h, err := t.gathered(p, c)
+		h, err := l.gathered(p, c)
 		if err != nil {
 			return err
 		}
 		defer free(h)
-		d, err := t.b.dev.putF32(part, c.size)
+		d, err := l.dev.putF32(part, c.size)
 		if err != nil {
 			return err
 		}
 		defer free(d)
-		res, err := head.run([]*pjrt.Buffer{h, t.b.weights.norm, t.params.value, d})
+		res, err := l.dev.run(head, []*pjrt.Buffer{h, l.t.b.weights.norm[l.dev.index], l.params.value, d})
 		if err != nil {
 			return err
 		}
 		defer free(res...)
-		sum, err := get[float32](res[1], t.b.shape.hidden)
+		sum, err := get[float32](res[1], l.t.b.shape.hidden)
 		if err != nil {
 			return err
 		}
