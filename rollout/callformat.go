@@ -18,6 +18,8 @@ type CallFormat struct {
 	// read reads a body: its calls, the offset after it and its closing mark,
 	// and whether the text ended inside.
 	read func(text string, body int) (calls []Part, end int, open bool)
+	// local: what find gives depends on what comes before from.
+	local bool
 	// fits reports whether a template teaches the format; nil for formats that
 	// are only chosen by name.
 	fits func(template string) bool
@@ -98,20 +100,19 @@ func findMark(marks ...string) func(string, int) (int, int) {
 	}
 }
 
-// within cuts a body at its closing mark; without one it ends at the next
-// opening mark, or with the text, and is open.
+// within cuts a body at its closing mark ("" when the format has none); without
+// one before the next opening mark it ends there, or with the text, and is open.
 func within(text string, from int, closing, opening string) (body string, end int, open bool) {
-	stop, found := len(text), false
-	if i := strings.Index(text[from:], closing); i >= 0 {
-		stop, found = from+i, true
+	stop, next := len(text), false
+	if opening != closing {
+		if i := strings.Index(text[from:], opening); i >= 0 {
+			stop, next = from+i, true
+		}
 	}
-	if i := strings.Index(text[from:stop], opening); i >= 0 {
-		return text[from : from+i], from + i, false
+	if i := strings.Index(text[from:stop], closing); closing != "" && i >= 0 {
+		return text[from : from+i], from + i + len(closing), false
 	}
-	if !found {
-		return text[from:], len(text), true
-	}
-	return text[from:stop], stop + len(closing), false
+	return text[from:stop], stop, !next
 }
 
 func contains(all ...string) func(string) bool {

@@ -110,6 +110,31 @@ func TestCallFormats(t *testing.T) {
 	require.ErrorContains(t, err, `"nonsense" is unknown; the known ones are harmony,`)
 }
 
+func TestEveryFormatIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../docs/templates.md")
+	require.NoError(t, err)
+	for _, name := range CallFormats() {
+		require.Contains(t, string(page), "`"+name+"`")
+	}
+}
+
+// A turn of nothing but marks is read in time that grows with its length, and
+// every byte of it stands in a part.
+func TestHostileTurns(t *testing.T) {
+	const size = 32 << 10
+	for _, f := range callFormats {
+		for _, piece := range []string{
+			callOpen, "<think>", "</think>", "<|end|>", "<|start|>assistant to=functions.a", "<|message|>", "<|channel|>analysis<|message|>", ">>>", ">>>a\n", ">>>all\n", "Action:", "\nAction: a",
+			"\nAction: a\nAction Input: ", "Action: ```json\n", "<|START_ACTION|>[", "<|START_THINKING|>", "```", "a\n```json\n", "```tool\n{", `"name":`, `<invoke name="a">`, `<a`, `<function_calls>`,
+			`<parameter name="b">`, "<|tool_call_start|>[a(b=", "<|tool_call_start|>", "[", "(", "'", "{", "<|tool_call>call:a{", "[TOOL_CALLS]", "[TOOL_CALLS]a[ARGS]{", "<function=", "<arg_key>", "<｜tool▁call▁begin｜>", "functools[",
+		} {
+			text := strings.Repeat(piece, size/len(piece))
+			p := ParseTurn(text, false, f)
+			require.Equal(t, len(text), p.Parts[len(p.Parts)-1].End, "%s: %s", f.Name, piece)
+		}
+	}
+}
+
 // Every family's template writes calls that the format chosen for it reads back:
 // what stands between the question and the tool's result, as transformers
 // rendered it.

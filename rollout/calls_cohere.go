@@ -13,9 +13,13 @@ var cohereCalls = &CallFormat{
 	thought: [2]string{"<|START_THINKING|>", "<|END_THINKING|>"},
 	find: func(text string, from int) (at, body int) {
 		at, body = findMark("<|START_ACTION|>")(text, from)
+		stop := len(text)
+		if at >= 0 {
+			stop = at
+		}
 		for old := from; ; {
-			i := strings.Index(text[old:], cohereAction)
-			if i < 0 || at >= 0 && old+i > at {
+			i := strings.Index(text[old:stop], cohereAction)
+			if i < 0 {
 				return at, body
 			}
 			after := old + i + len(cohereAction)

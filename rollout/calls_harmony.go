@@ -9,6 +9,7 @@ import (
 const (
 	harmonyStart   = "<|start|>"
 	harmonyMessage = "<|message|>"
+	harmonyEnd     = "<|end|>"
 	harmonyTo      = "to=functions."
 )
 
@@ -17,7 +18,7 @@ const (
 // or with the recipient before the channel, as the template writes it (gpt-oss).
 var harmonyCalls = &CallFormat{
 	Name:    "harmony",
-	thought: [2]string{"<|channel|>analysis<|message|>", "<|end|>"},
+	thought: [2]string{"<|channel|>analysis<|message|>", harmonyEnd},
 	find: func(text string, from int) (at, body int) {
 		for at = from; ; {
 			end, next := harmonyBody(text, at)
@@ -52,7 +53,7 @@ var harmonyCalls = &CallFormat{
 		for at := 0; at < len(text); {
 			end, next := harmonyBody(text, at)
 			if body, ok := strings.CutPrefix(text[end:next], harmonyMessage); ok {
-				for _, mark := range []string{"<|end|>", "<|return|>", "<|call|>"} {
+				for _, mark := range []string{harmonyEnd, "<|return|>", "<|call|>"} {
 					body = strings.TrimSuffix(strings.TrimSpace(body), mark)
 				}
 				out = append(out, strings.TrimSpace(body))
@@ -66,18 +67,30 @@ var harmonyCalls = &CallFormat{
 }
 
 // harmonyBody gives where the header that begins at an offset ends, and where
-// the next message begins: the end of the text for both when there is none.
+// the next message begins: where that is, or the text's end, for both when the
+// message has no body.
 func harmonyBody(text string, at int) (end, next int) {
-	end, next = len(text), len(text)
-	if i := strings.Index(text[at+min(1, len(text)-at):], harmonyStart); i >= 0 {
-		next = at + 1 + i
+	end = -1
+	for next = at; ; next += len("<|") {
+		i := strings.Index(text[next:], "<|")
+		if i < 0 {
+			next = len(text)
+			break
+		}
+		next += i
+		rest := text[next:]
+		if strings.HasPrefix(rest, harmonyMessage) && end < 0 {
+			end = next
+		}
+		if strings.HasPrefix(rest, harmonyStart) && next > at {
+			break
+		}
+		if strings.HasPrefix(rest, harmonyEnd) {
+			next += len(harmonyEnd)
+			break
+		}
 	}
-	if i := strings.Index(text[at:next], "<|end|>"); i >= 0 {
-		next = at + i + len("<|end|>")
-	}
-	if i := strings.Index(text[at:next], harmonyMessage); i >= 0 {
-		end = at + i
-	} else {
+	if end < 0 {
 		end = next
 	}
 	return end, next

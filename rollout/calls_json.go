@@ -31,7 +31,8 @@ var mistralCalls = &CallFormat{
 // llamaCalls: the whole turn is {"name": …, "parameters": {…}}, or follows
 // <|python_tag|>; several are parted by ; or a line end (Llama 3.1 to 3.3).
 var llamaCalls = &CallFormat{
-	Name: "llama3",
+	Name:  "llama3",
+	local: true,
 	find: func(text string, from int) (at, body int) {
 		if at, body = findMark("<|python_tag|>")(text, from); at >= 0 {
 			return at, body

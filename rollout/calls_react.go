@@ -26,7 +26,7 @@ var reactCalls = &CallFormat{
 	},
 	read: func(text string, body int) ([]Part, int, bool) {
 		stop := len(text)
-		for _, next := range []string{"\nObservation:", "\nAction:"} {
+		for _, next := range []string{"\nAction:", "\nObservation:"} {
 			if i := strings.Index(text[body:stop], next); i >= 0 {
 				stop = body + i
 			}

@@ -101,19 +101,25 @@ func ParseTurn(text string, inThought bool, format *CallFormat) Parsed {
 		add(Part{Kind: PartReasoning, End: end, Text: trimThought(text[:end], marks)})
 		p.Open = !found
 	}
+	own, hermes := ahead{find: format.find, local: format.local}, ahead{find: hermesCalls.find}
+	thoughts := []ahead{{find: findMark(thinkOpen)}}
+	thoughtMarks := [][2]string{hermesThought}
+	if format.thought[0] != "" {
+		thoughts, thoughtMarks = append(thoughts, ahead{find: findMark(format.thought[0])}), append(thoughtMarks, format.thought)
+	}
 	for pos < len(text) {
 		use := format
-		call, body := format.find(text, pos)
-		if other, otherBody := hermesCalls.find(text, pos); other >= 0 && (call < 0 || other < call) {
+		call, body := own.next(text, pos)
+		if other, otherBody := hermes.next(text, pos); other >= 0 && (call < 0 || other < call) {
 			use, call, body = hermesCalls, other, otherBody
 		}
 		next, thought := len(text), [2]string{}
 		if call >= 0 {
 			next = call
 		}
-		for _, marks := range [][2]string{hermesThought, format.thought} {
-			if i := strings.Index(text[pos:], marks[0]); marks[0] != "" && i >= 0 && (pos+i < next || pos+i == next && thought[0] == "") {
-				next, thought = pos+i, marks
+		for i := range thoughts {
+			if at, _ := thoughts[i].next(text, pos); at >= 0 && (at < next || at == next && thought[0] == "") {
+				next, thought = at, thoughtMarks[i]
 			}
 		}
 		if next > pos {
@@ -148,6 +154,23 @@ func ParseTurn(text string, inThought bool, format *CallFormat) Parsed {
 		pos = end
 	}
 	return p
+}
+
+// ahead remembers where something stands next, so that it is looked for again
+// only once that is passed: a text of nothing but marks is read in linear time.
+type ahead struct {
+	find     func(text string, from int) (at, body int)
+	local    bool // what is found depends on where the search begins
+	known    bool
+	at, body int
+}
+
+func (a *ahead) next(text string, pos int) (at, body int) {
+	if a.local || !a.known || a.at >= 0 && a.at < pos {
+		a.at, a.body = a.find(text, pos)
+		a.known = true
+	}
+	return a.at, a.body
 }
 
 // OpensThought reports whether a rendered prompt ends inside a thought that the
@@ -207,19 +230,11 @@ func jsonBody(text string, from int, opening, closing string, read func(json.Raw
 		}
 		err = errors.New("data after the JSON value")
 	}
-	stop, closed := len(text), false
-	end = stop
-	if closing != "" {
-		if i := strings.Index(text[from:], closing); i >= 0 {
-			stop, end, closed = from+i, from+i+len(closing), true
-		}
-	}
-	if i := strings.Index(text[from:stop], opening); i >= 0 {
-		end, closed = from+i, true
-	}
+	_, end, open = within(text, from, closing, opening)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		open = !closed
 		err = errors.New("unexpected end of JSON")
+	} else {
+		open = false
 	}
 	return []Part{{Err: err}}, end, open
 }
