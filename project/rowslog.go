@@ -36,8 +36,8 @@ func openRowsLog(path string, step uint64) (*rowsLog, error) {
 	}
 	var keep []byte
 	for _, p := range points {
-		if p.Step > step {
-			continue
+		if _, eval := p.Metrics["eval_loss"]; p.Step > step || eval && p.Step == step {
+			continue // an evaluation where the training stands is made again
 		}
 		line, err := json.Marshal(p)
 		if err != nil {

@@ -124,8 +124,10 @@ func TestTrainRowsGoesOn(t *testing.T) {
 		points, err := readRowsLog(filepath.Join(dir, metricsFile))
 		require.NoError(t, err)
 		for _, p := range points {
-			if x, ok := p.Metrics["loss"]; ok {
-				out = append(out, x)
+			for _, name := range []string{"loss", "eval_loss"} {
+				if x, ok := p.Metrics[name]; ok {
+					out = append(out, x)
+				}
 			}
 		}
 		return out
