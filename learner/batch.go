@@ -18,15 +18,17 @@ import (
 type Episode struct {
 	Group     string
 	LogID     string
+	Source    string // of its task
 	Member    uint32
 	Reward    float64
-	Advantage float64 // of every token; 0 for ppo
+	Advantage float64 // of every token, weighed; for ppo 0, for reinforce++ their mean
 	Truncated bool
 	Tokens    int       // trained tokens; 0 when masked as truncated
 	Sampled   []float64 // the engine's log-probabilities
 	Versions  []uint64  // policy version of each token
 	seqs      []sequence
 	traits    traits
+	weight    float64 // of its source
 }
 
 // sequence is one branch of an episode as the trainer sees it.
@@ -47,6 +49,8 @@ type Batch struct {
 	Groups, Constant int
 	RewardStd        float64 // mean over groups of their deviation
 	RewardMean       float64 // mean over scored logs
+
+	samples []advantage.Sample // of the episodes
 }
 
 // EmptyBatchError says that no token can be trained and why.
@@ -100,7 +104,6 @@ func Build(c Config, version uint64, groups []Group) (*Batch, error) {
 		return nil, errors.Join(errs...)
 	}
 	b := &Batch{Excluded: map[string]int{}}
-	var samples []advantage.Sample
 	names := c.rewardNames()
 	for _, g := range sorted(groups) {
 		var eps []Episode
@@ -121,17 +124,17 @@ func Build(c Config, version uint64, groups []Group) (*Batch, error) {
 		case len(eps) == 0:
 			b.Excluded["group_empty"]++
 			continue
-		case len(eps) == 1 && c.Algorithm != PPO:
+		case len(eps) == 1 && c.comparesGroups():
 			b.Excluded["group_of_one"]++ // nothing to compare it with
 			continue
-		case c.ConstantGroups == DropConstant && constant(rows):
+		case c.ConstantGroups != KeepConstant && constant(rows):
 			b.Excluded["group_constant"]++
 			continue
 		}
 		b.Episodes = append(b.Episodes, eps...)
-		samples = append(samples, rows...)
+		b.samples = append(b.samples, rows...)
 	}
-	if err := b.advantages(c, samples); err != nil {
+	if err := b.advantages(c); err != nil {
 		return nil, err
 	}
 	if b.Tokens() == 0 {
@@ -152,15 +155,24 @@ func constant(rows []advantage.Sample) bool {
 	return true
 }
 
-func (b *Batch) advantages(c Config, samples []advantage.Sample) error {
-	res, err := advantage.Compute(c.advantageConfig(), samples)
+func (b *Batch) advantages(c Config) error {
+	res, err := advantage.Compute(c.advantageConfig(), b.samples)
 	if err != nil {
 		return err
 	}
+	adv := res.Advantages
+	if c.Algorithm == RLOO && c.Beta == 0 { // else they wait for the KL
+		loo, err := advantage.RLOO(c.rloo(), b.samples, nil)
+		if err != nil {
+			return err
+		}
+		adv = loo.Advantages
+	}
 	for i := range b.Episodes {
 		b.Episodes[i].Reward = res.Rewards[i]
-		if c.Algorithm != PPO { // whose are of tokens, from values
-			b.Episodes[i].Advantage = res.Advantages[i]
+		b.Episodes[i].weight = c.sourceWeight(b.Episodes[i].Source)
+		if c.Algorithm != PPO && c.Algorithm != Reinforce { // whose are of tokens
+			b.Episodes[i].Advantage = adv[i] * b.Episodes[i].weight
 		}
 	}
 	b.Groups = len(res.Groups)
@@ -192,7 +204,7 @@ func (c Config) episode(l *eventlog.Log, names []string) (e Episode, rewards []f
 	if err != nil {
 		return e, nil, "no_model_calls"
 	}
-	e = Episode{Group: l.Meta.Group, LogID: l.ID, Member: l.Meta.Member, Truncated: l.Meta.Status == eventlog.Truncated, traits: traitsOf(l)}
+	e = Episode{Group: l.Meta.Group, LogID: l.ID, Source: l.Meta.Source, Member: l.Meta.Member, Truncated: l.Meta.Status == eventlog.Truncated, traits: traitsOf(l)}
 	if e.Truncated && c.MaskTruncatedCompletions {
 		return e, rewards, ""
 	}

@@ -33,6 +33,8 @@ type Checkpoint struct {
 	Cursor  uint64 `json:"cursor"` // offline: rows of this epoch consumed
 	// BCO is bco's running reward shift.
 	BCO *preference.BCOState `json:"bco,omitempty"`
+	// Entropy is the state of use_adaptive_entropy; nil without.
+	Entropy *EntropyState `json:"entropy,omitempty"`
 	// Critic is ppo's.
 	Critic *CriticState `json:"critic_state,omitempty"`
 
@@ -41,12 +43,15 @@ type Checkpoint struct {
 	V      []float32 `json:"-"`
 	// Start are the frozen start parameters.
 	Start []float32 `json:"-"`
+	// Moving is a moving reference that has moved; nil otherwise.
+	Moving []float32 `json:"-"`
 }
 
 // Layout of an encoded checkpoint, integers little-endian:
 //
 //	magic "SKEINCP1" | u32 header length | header (JSON) |
 //	f32 params | m | v | start, each of header.count, start only if header.start |
+//	f32 moving reference of header.count, only if header.moved |
 //	f32 critic's params | m | v, each of header.critic_count, if it has a critic |
 //	32 bytes BLAKE3 of everything before
 const checkpointMagic = "SKEINCP1"
@@ -56,13 +61,17 @@ type header struct {
 	Count       int  `json:"count"`
 	CriticCount int  `json:"critic_count,omitempty"`
 	HasStart    bool `json:"start"` // false: the start equals the parameters (step 0)
+	HasMoved    bool `json:"moved,omitempty"`
 }
 
 // Encode gives the checkpoint as one blob. Equal checkpoints give equal bytes.
 func (c *Checkpoint) Encode() ([]byte, error) {
-	h := header{Checkpoint: *c, Count: len(c.Params), HasStart: !slices.Equal(c.Params, c.Start)}
+	h := header{Checkpoint: *c, Count: len(c.Params), HasStart: !slices.Equal(c.Params, c.Start), HasMoved: c.Moving != nil}
 	if len(c.M) != h.Count || len(c.V) != h.Count || len(c.Start) != h.Count {
 		return nil, fmt.Errorf("%w: %d parameters but %d, %d moments and %d start parameters", ErrCheckpoint, h.Count, len(c.M), len(c.V), len(c.Start))
+	}
+	if h.HasMoved && len(c.Moving) != h.Count {
+		return nil, fmt.Errorf("%w: %d parameters but %d of the moving reference", ErrCheckpoint, h.Count, len(c.Moving))
 	}
 	if k := h.Critic; k != nil {
 		if h.CriticCount = len(k.Params); len(k.M) != h.CriticCount || len(k.V) != h.CriticCount {
@@ -73,7 +82,7 @@ func (c *Checkpoint) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: header: %w", ErrCheckpoint, err)
 	}
-	out := make([]byte, 0, len(checkpointMagic)+4+len(js)+16*h.Count+12*h.CriticCount+32)
+	out := make([]byte, 0, len(checkpointMagic)+4+len(js)+20*h.Count+12*h.CriticCount+32)
 	out = append(out, checkpointMagic...)
 	out = binary.LittleEndian.AppendUint32(out, uint32(len(js)))
 	out = append(out, js...)
@@ -97,6 +106,9 @@ func (h *header) vectors() []vector {
 	v := []vector{{&h.Params, h.Count}, {&h.M, h.Count}, {&h.V, h.Count}}
 	if h.HasStart {
 		v = append(v, vector{&h.Start, h.Count})
+	}
+	if h.HasMoved {
+		v = append(v, vector{&h.Moving, h.Count})
 	}
 	if k := h.Critic; k != nil {
 		v = append(v, vector{&k.Params, h.CriticCount}, vector{&k.M, h.CriticCount}, vector{&k.V, h.CriticCount})
@@ -174,8 +186,17 @@ func (l *Learner) Checkpoint() *Checkpoint {
 		state := l.bco
 		bco = &state
 	}
+	var moving []float32
+	if l.cfg.Reference == ReferenceMoving && !slices.Equal(l.moving, l.start) {
+		moving = slices.Clone(l.moving)
+	}
+	var entropy *EntropyState
+	if l.cfg.UseAdaptiveEntropy {
+		state := l.entropy
+		entropy = &state
+	}
 	return &Checkpoint{
-		BCO: bco, Critic: l.critic.state(),
+		Moving: moving, Entropy: entropy, BCO: bco, Critic: l.critic.state(),
 		Identity: l.ident, Config: l.cfg, Step: l.step, Version: l.version, OptStep: o.T, Lease: l.lease, Seed: l.cfg.Seed, Epoch: l.epoch, Cursor: l.cursor,
 		Params: slices.Clone(l.params), M: o.M, V: o.V, Start: slices.Clone(l.start),
 	}
@@ -192,7 +213,7 @@ func (l *Learner) Restore(c *Checkpoint) error {
 		return fmt.Errorf("%w: it stands %d rows into an epoch shuffled with seed %d, this run has seed %d; keep the seed", ErrCheckpoint, c.Cursor, c.Seed, l.cfg.Seed)
 	}
 	n := l.tr.Layout().Size()
-	if len(c.Params) != n || len(c.M) != n || len(c.V) != n || len(c.Start) != n {
+	if len(c.Params) != n || len(c.M) != n || len(c.V) != n || len(c.Start) != n || c.Moving != nil && len(c.Moving) != n {
 		return fmt.Errorf("%w: it has %d parameters, the trainer %d", ErrCheckpoint, len(c.Params), n)
 	}
 	if err := l.critic.fits(c.Critic); err != nil {
@@ -200,6 +221,13 @@ func (l *Learner) Restore(c *Checkpoint) error {
 	}
 	l.critic.restore(c.Critic)
 	l.params, l.start = slices.Clone(c.Params), slices.Clone(c.Start)
+	if l.moving = slices.Clone(c.Moving); l.moving == nil {
+		l.moving = slices.Clone(c.Start)
+	}
+	l.entropy = EntropyState{Coef: l.cfg.EntropyCoef}
+	if c.Entropy != nil {
+		l.entropy = *c.Entropy
+	}
 	l.opt = AdamW{M: slices.Clone(c.M), V: slices.Clone(c.V), T: c.OptStep}
 	l.step, l.version, l.lease, l.epoch, l.cursor = c.Step, c.Version, c.Lease, c.Epoch, c.Cursor
 	l.bco = preference.BCOState{}

@@ -14,23 +14,34 @@ import (
 
 // Algorithms.
 const (
-	GRPO = "grpo" // on rollouts
-	PPO  = "ppo"  // on rollouts, with a critic
+	GRPO      = "grpo"        // on rollouts
+	PPO       = "ppo"         // on rollouts, with a critic
+	RLOO      = "rloo"        // on rollouts, against the mean of the siblings
+	Reinforce = "reinforce++" // on rollouts, token by token over the whole batch
 )
 
 // Algorithms lists what can be trained: on rollouts, then on rows.
-func Algorithms() []string { return append([]string{GRPO, PPO}, OfflineAlgorithms()...) }
+func Algorithms() []string {
+	return append([]string{GRPO, PPO, RLOO, Reinforce}, OfflineAlgorithms()...)
+}
 
 // Policies for constant groups: those whose scored rewards are all equal.
 const (
 	KeepConstant = "keep" // rows with advantage 0: in denominators and KL (TRL)
-	DropConstant = "drop" // not in the batch (DAPO's dynamic sampling, arXiv:2503.14476, section 3.2)
+	DropConstant = "drop" // not in the batch, which is smaller then
+	// ResampleConstant drops them too and waits for others until the step has
+	// GroupsPerStep, or MaxResample times as many were sampled (DAPO's dynamic
+	// sampling, arXiv:2503.14476, section 3.2).
+	ResampleConstant = "resample"
 )
 
 // Sources of the old log-probabilities of the policy ratio.
 const (
 	OldLearner = "learner" // recomputed before the first update; the engine's enter as rollout importance weights
 	OldEngine  = "engine"  // as sampled; the clipped ratio then spans staleness too
+	// OldInterpolated approximates the policy one version before the learner's from
+	// both (loss.Interpolate): decoupled PPO, whose recomputed form OldLearner is.
+	OldInterpolated = "interpolated"
 )
 
 // Config is everything the learner decides by. Names are TRL's where it has
@@ -43,9 +54,9 @@ type Config struct {
 	// preference.DPOTypes() joined by "+", for kto kto or apo_zero_unpaired. With
 	// cispo, epsilon_high is the cap on the ratio itself.
 	LossType string `yaml:"loss_type" json:"loss_type"`
-	// Beta weighs the KL to the start adapter; 0 needs no reference. For ppo the KL
-	// stands in the rewards (TRL's kl_coef) instead of the loss; for dpo, kto and
-	// bco it is the strength of the tie to the reference.
+	// Beta weighs the KL to the reference; 0 needs none. For ppo (TRL's kl_coef),
+	// rloo and reinforce++ the KL stands in the rewards instead of the loss; for
+	// dpo, kto and bco it is the strength of the tie to the reference.
 	Beta float64 `yaml:"beta" json:"beta"`
 	// KLEstimator is k1, k2 or k3 (Schulman 2020, "Approximating KL divergence").
 	KLEstimator string `yaml:"kl_estimator" json:"kl_estimator"`
@@ -61,9 +72,9 @@ type Config struct {
 	// it is cut for that; each part is one optimizer step.
 	NumIterations  int `yaml:"num_iterations" json:"num_iterations"`
 	NumMiniBatches int `yaml:"num_mini_batches" json:"num_mini_batches"`
-	// ImportanceSamplingLevel is "token" or "sequence".
+	// ImportanceSamplingLevel is "token", "sequence" or, for rloo, "sequence_sum".
 	ImportanceSamplingLevel string `yaml:"importance_sampling_level" json:"importance_sampling_level"`
-	// OldLogprobs is "learner" or "engine".
+	// OldLogprobs is "learner", "engine" or "interpolated".
 	OldLogprobs string `yaml:"old_logprobs" json:"old_logprobs"`
 	// OffPolicyMaskThreshold in nats; unset = off.
 	OffPolicyMaskThreshold *float64 `yaml:"off_policy_mask_threshold,omitempty" json:"off_policy_mask_threshold,omitempty"`
@@ -88,8 +99,13 @@ type Config struct {
 	// RewardWeights weighs the named components of an episode reward (key
 	// "components" of the REWARD event). Empty = use the event's value.
 	RewardWeights map[string]float64 `yaml:"reward_weights,omitempty" json:"reward_weights,omitempty"`
-	// ConstantGroups is "keep" or "drop".
+	// ConstantGroups is "keep", "drop" or "resample"; MaxResample bounds the groups
+	// sampled for one step, in multiples of GroupsPerStep.
 	ConstantGroups string `yaml:"constant_groups" json:"constant_groups"`
+	MaxResample    int    `yaml:"max_resample" json:"max_resample"`
+	// SourceWeights weighs the policy term of rollouts by their task source; one
+	// that is not named has 1. Denominators, KL and entropy bonus stay.
+	SourceWeights map[string]float64 `yaml:"source_weights,omitempty" json:"source_weights,omitempty"`
 
 	// MaskTruncatedCompletions leaves truncated rollouts out of the loss; their
 	// rewards still count in the group.
@@ -137,6 +153,14 @@ type Config struct {
 	// MaxGradNorm clips the global gradient norm; 0 = no clipping.
 	MaxGradNorm float64 `yaml:"max_grad_norm" json:"max_grad_norm"`
 
+	// What a KL is measured against.
+	ReferenceConfig `yaml:",inline"`
+	// Corrections for tokens of another policy.
+	OffPolicyConfig `yaml:",inline"`
+	// Control of the entropy bonus.
+	AdaptiveEntropyConfig `yaml:",inline"`
+	// Settings of rloo and reinforce++.
+	BaselineConfig `yaml:",inline"`
 	// PPO settings.
 	PPOConfig `yaml:",inline"`
 	// Offline settings, of algorithms that train on rows.
@@ -156,12 +180,13 @@ func DefaultConfig() Config {
 	return Config{
 		Algorithm: GRPO, LossType: "dapo", KLEstimator: loss.KLK3, UseBiasCorrectionKL: true, Epsilon: 0.2, NumIterations: 1, NumMiniBatches: 1,
 		ImportanceSamplingLevel: loss.LevelToken, OldLogprobs: OldLearner, TopEntropyQuantile: 1,
-		ScaleRewards: advantage.ScaleGroup, MultiObjectiveAggregation: advantage.SumThenNormalize, ConstantGroups: KeepConstant,
+		ScaleRewards: advantage.ScaleGroup, MultiObjectiveAggregation: advantage.SumThenNormalize, ConstantGroups: KeepConstant, MaxResample: 3,
 		RolloutImportanceSampling: true, RolloutImportanceSamplingMode: loss.SequenceMask,
 		RolloutImportanceSamplingClipMax: &clipMax, RolloutISDenominator: loss.DenominatorFixed,
 		NumGenerations: 8, GroupsPerStep: 8, MaxCompletionLength: 512, MaxStaleness: 2, Temperature: 1,
 		MaxSteps: 100, LearningRate: 1e-6, LRSchedulerType: "linear",
 		AdamBeta1: 0.9, AdamBeta2: 0.999, AdamEpsilon: 1e-8, MaxGradNorm: 1,
+		ReferenceConfig: defaultReference(), OffPolicyConfig: defaultOffPolicy(), AdaptiveEntropyConfig: defaultAdaptiveEntropy(),
 		PPOConfig: defaultPPO(), OfflineConfig: defaultOffline(), TokenBudget: 4096,
 		SAPOTemperaturePos: l.SAPOTemperaturePos, SAPOTemperatureNeg: l.SAPOTemperatureNeg,
 		VESPOKPos: l.VESPOKPos, VESPOLambdaPos: l.VESPOLambdaPos, VESPOKNeg: l.VESPOKNeg, VESPOLambdaNeg: l.VESPOLambdaNeg,
@@ -183,7 +208,7 @@ func (c Config) Validate() error {
 		}
 	}
 	switch c.Algorithm {
-	case GRPO, PPO:
+	case GRPO, PPO, RLOO, Reinforce:
 		errs = append(errs, c.validateRollouts(atLeast, bad)...)
 		atLeast("max_steps", c.MaxSteps, 1, "say how many learner steps to train")
 	case SFT, DPO, KTO, BCO, Reward:
@@ -191,6 +216,7 @@ func (c Config) Validate() error {
 	default:
 		errs = append(errs, unknownAlgorithm(c.Algorithm, Algorithms()))
 	}
+	c.validateReference(bad)
 	finite("temperature", c.Temperature, 0, true, "use the rollouts' temperature, above 0: a greedy policy has no gradient")
 	finite("learning_rate", c.LearningRate, 0, false, "use a finite number >= 0, e.g. 1e-5")
 	finite("weight_decay", c.WeightDecay, 0, false, "use a finite number >= 0")
@@ -234,27 +260,35 @@ func (c Config) validateRollouts(atLeast func(string, int, int, string), bad fun
 			errs = append(errs, err)
 		}
 	}
-	if c.Algorithm == PPO {
+	switch {
+	case c.Algorithm == PPO:
 		errs = append(errs, c.validatePPO(atLeast, bad)...)
-	} else {
-		atLeast("num_generations", c.NumGenerations, 2, "grpo compares siblings of one prompt and needs at least 2")
+	case c.comparesGroups():
+		atLeast("num_generations", c.NumGenerations, 2, c.Algorithm+" compares siblings of one prompt and needs at least 2")
+	default:
+		atLeast("num_generations", c.NumGenerations, 1, "use 1 for one rollout a prompt")
 	}
+	errs = append(errs, c.validateBaseline(bad)...)
+	errs = append(errs, c.validateOffPolicy(bad)...)
+	c.validateAdaptiveEntropy(bad)
+	c.validateSources(bad)
 	atLeast("groups_per_step", c.GroupsPerStep, 1, "use 1 or more")
 	atLeast("num_iterations", c.NumIterations, 1, "use 1 for one update per batch")
 	atLeast("num_mini_batches", c.NumMiniBatches, 1, "use 1 to train on the whole batch at once")
 	atLeast("max_completion_length", c.MaxCompletionLength, 1, "use the rollouts' token limit")
-	if c.ConstantGroups != KeepConstant && c.ConstantGroups != DropConstant {
-		bad("constant_groups: unknown %q; use %q or %q", c.ConstantGroups, KeepConstant, DropConstant)
-	}
-	switch c.OldLogprobs {
-	case OldLearner:
-	case OldEngine:
-		if c.RolloutImportanceSampling {
-			bad("old_logprobs: %q already puts the engine's probabilities into the ratio; set rollout_importance_sampling_correction: false or old_logprobs: %q", OldEngine, OldLearner)
+	switch c.ConstantGroups {
+	case KeepConstant:
+	case DropConstant, ResampleConstant:
+		if !c.comparesGroups() {
+			bad("constant_groups: %q, but %s does not compare within groups; use %q", c.ConstantGroups, c.Algorithm, KeepConstant)
+		}
+		if c.ConstantGroups == ResampleConstant && c.MaxStaleness == 0 {
+			bad("constant_groups: %q needs rollouts beyond those of one step, and max_staleness 0 lets none be made; use max_staleness 1 or more, or %q", c.ConstantGroups, DropConstant)
 		}
 	default:
-		bad("old_logprobs: unknown %q; use %q or %q", c.OldLogprobs, OldLearner, OldEngine)
+		bad("constant_groups: unknown %q; use %q, %q or %q", c.ConstantGroups, KeepConstant, DropConstant, ResampleConstant)
 	}
+	atLeast("max_resample", c.MaxResample, 1, "use e.g. 3")
 	return errs
 }
 

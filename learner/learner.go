@@ -36,7 +36,8 @@ type Learner struct {
 	decay  []Decay
 	params []float32
 	opt    AdamW
-	start  []float32 // the frozen start parameters: the KL reference
+	start  []float32 // the frozen start parameters
+	moving []float32 // the moving reference; start's contents until it moves
 	step   uint64    // steps made
 	// version is the policy version the parameters are, known to workers.
 	version uint64
@@ -44,7 +45,8 @@ type Learner struct {
 	epoch   uint64 // offline: epochs finished
 	cursor  uint64 // offline: rows of this epoch consumed
 	bco     preference.BCOState
-	critic  *critic      // ppo's
+	critic  *critic // ppo's
+	entropy EntropyState
 	vectors uint64       // ids given to parameter vectors
 	shared  *paramVector // the reference, as computers know it
 	helpers []*helper    // of the next step
@@ -52,7 +54,7 @@ type Learner struct {
 
 // New makes a learner at step 0 and policy version 0 with the start parameters
 // (copied), in the trainer's layout. The start parameters are also the KL
-// reference, for good. For ppo use NewPPO.
+// reference unless the configuration names another. For ppo use NewPPO.
 func New(c Config, ident Identity, tr model.Trainer, start []float32) (*Learner, error) {
 	if c.Algorithm == PPO || ident.Critic != nil {
 		return nil, fmt.Errorf("learner: algorithm: ppo has a critic, %q has none; use NewPPO for the one and New for the other", c.Algorithm)
@@ -82,7 +84,8 @@ func create(c Config, ident Identity, tr model.Trainer, start []float32) (*Learn
 	}
 	return &Learner{
 		cfg: c, ident: ident, tr: tr, decay: DecayOf(layout, c.WeightDecay),
-		params: slices.Clone(start), start: slices.Clone(start), opt: NewAdamW(len(start)),
+		params: slices.Clone(start), start: slices.Clone(start), moving: slices.Clone(start), opt: NewAdamW(len(start)),
+		entropy: EntropyState{Coef: c.EntropyCoef},
 	}, nil
 }
 
@@ -117,7 +120,8 @@ func rowsOf(b *Batch) [][]sequence {
 // all tokens asks for it.
 func (l *Learner) needed(e Episode) bool {
 	c := l.cfg
-	everything := c.Algorithm == PPO || c.Beta != 0 || c.EntropyCoef != 0 || c.TopEntropyQuantile < 1 || c.RolloutISDenominator == loss.DenominatorKept
+	everything := c.Algorithm == PPO || c.Algorithm == Reinforce || c.Beta != 0 || c.EntropyCoef != 0 || c.UseAdaptiveEntropy ||
+		c.TopEntropyQuantile < 1 || c.RolloutISDenominator == loss.DenominatorKept || c.M2Threshold != nil
 	return e.Tokens > 0 && (everything || e.Advantage != 0)
 }
 

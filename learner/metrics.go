@@ -1,6 +1,10 @@
 package learner
 
-import "math"
+import (
+	"math"
+
+	"github.com/skein-rl/skein/learner/loss"
+)
 
 // gapStats compare the engine's log-probabilities with the learner's before the
 // update, over trained tokens: all of them, and those sampled under the very
@@ -29,9 +33,25 @@ func (s *stepRun) metrics() map[string]float64 {
 	m := s.stats.Metrics(s.cfg)
 	it := float64(max(s.updates, 1))
 	m["loss"] = s.loss / it
-	if s.cfg.EntropyCoef != 0 {
+	if s.l.cfg.EntropyCoef != 0 || s.l.cfg.UseAdaptiveEntropy {
 		m["policy_loss"] = s.policy / it
 	}
+	if s.l.cfg.UseAdaptiveEntropy {
+		m["entropy_coef"], m["entropy_coef_applied"] = s.entropy.Coef, s.cfg.EntropyCoef
+	}
+	// The denominators' rule, and what it gave.
+	m["denominator/kept_rule"] = 0
+	if s.cfg.Denominator == loss.DenominatorKept {
+		m["denominator/kept_rule"] = 1
+	}
+	m["denominator/tokens"] = s.counted / it
+	if s.l.cfg.M2Threshold != nil {
+		m["m2po/masked_tokens"] = s.m2out
+	}
+	if kl, ok := s.rewardKL(); ok {
+		m["kl"] = kl
+	}
+	s.sources(m)
 	m["grad_norm"] = s.norm / it
 	m["learning_rate"] = s.lr
 	s.episodes(m)
@@ -60,6 +80,10 @@ func (s *stepRun) metrics() map[string]float64 {
 		"time/backward_s": s.time.Backward.Seconds(), "time/optimizer_s": s.time.Optimizer.Seconds(),
 	} {
 		m[name] = d
+	}
+	if len(s.l.helpers) > 0 { // a matter of time, not of what is learned
+		m["time/helpers"] = float64(len(s.l.helpers))
+		m["time/helped_micro_batches"] = float64(s.helped.Load())
 	}
 	return m
 }

@@ -46,7 +46,7 @@ func (o *ktoObjective) begin(ctx context.Context, r *offline, b *offBatch) error
 	if err != nil {
 		return err
 	}
-	ref, err := r.logprobs(ctx, seqs, r.refParams())
+	ref, err := r.logprobs(ctx, seqs, r.l.refParams())
 	if err != nil {
 		return err
 	}

@@ -41,10 +41,6 @@ type OfflineConfig struct {
 	// step too.
 	EvalSteps int `yaml:"eval_steps" json:"eval_steps"`
 	SaveSteps int `yaml:"save_steps" json:"save_steps"`
-	// Reference is what dpo, kto and bco are tied to: the start parameters
-	// ("start") or the model without adapter ("base"), which are the same where
-	// the start adapter is fresh.
-	Reference string `yaml:"reference" json:"reference"`
 	// PrecomputeRefLogProbs computes the reference's log-probabilities of all rows
 	// before the first step, 4 bytes a trained token, instead of in each step.
 	PrecomputeRefLogProbs bool `yaml:"precompute_ref_log_probs" json:"precompute_ref_log_probs"`
@@ -77,16 +73,10 @@ type OfflineConfig struct {
 	CenterRewardsCoefficient float64 `yaml:"center_rewards_coefficient" json:"center_rewards_coefficient"`
 }
 
-// References of dpo, kto and bco.
-const (
-	ReferenceStart = "start"
-	ReferenceBase  = "base"
-)
-
 func defaultOffline() OfflineConfig {
 	d, k := preference.DefaultDPOConfig(), preference.DefaultKTOConfig()
 	return OfflineConfig{
-		NumTrainEpochs: 3, BatchTokens: 8192, Reference: ReferenceStart,
+		NumTrainEpochs: 3, BatchTokens: 8192,
 		FDivergenceType: d.FDivergence, FAlphaDivergenceCoef: d.FAlpha, DiscopopTau: d.DiscopopTau, SimPOGamma: d.SimPOGamma,
 		MinDensityRatio: preference.DefaultDensityConfig().MinRatio, MaxDensityRatio: preference.DefaultDensityConfig().MaxRatio,
 		DesirableWeight: k.DesirableWeight, UndesirableWeight: k.UndesirableWeight, BCOShift: preference.DefaultBCOConfig().Shift,
@@ -106,8 +96,13 @@ var offlineDefaults = map[string]struct {
 // DefaultConfigOf is DefaultConfig with the defaults of an algorithm; an unknown
 // one, which Validate refuses, has those of grpo.
 func DefaultConfigOf(algorithm string) Config {
-	if algorithm == PPO {
+	switch algorithm {
+	case PPO:
 		return DefaultPPOConfig()
+	case RLOO:
+		return DefaultRLOOConfig()
+	case Reinforce:
+		return DefaultReinforceConfig()
 	}
 	c := DefaultConfig()
 	if d, ok := offlineDefaults[algorithm]; ok {
@@ -127,9 +122,6 @@ func (c Config) validateOffline(atLeast func(string, int, int, string), bad func
 	atLeast("eval_steps", c.EvalSteps, 0, "0 evaluates once an epoch")
 	atLeast("save_steps", c.SaveSteps, 0, "0 saves once an epoch")
 	atLeast("max_steps", c.MaxSteps, 0, "0 lets num_train_epochs decide")
-	if c.Reference != ReferenceStart && c.Reference != ReferenceBase {
-		bad("reference: unknown %q; use %q or %q", c.Reference, ReferenceStart, ReferenceBase)
-	}
 	if len(c.LossWeights) > 0 && c.Algorithm != DPO {
 		bad("loss_weights: only dpo mixes losses, not %s; leave it out", c.Algorithm)
 	}

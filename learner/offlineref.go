@@ -7,14 +7,6 @@ import (
 	"time"
 )
 
-// reference parameters: nil is the model without adapter.
-func (r *offline) refParams() []float32 {
-	if r.l.cfg.Reference == ReferenceBase {
-		return nil
-	}
-	return r.l.start
-}
-
 // sameAsReference: while the parameters are still the start's, the reference is
 // the very same pass, so that rewards are exactly 0 whatever the kernels'
 // rounding.
@@ -38,7 +30,7 @@ func (r *offline) precompute(ctx context.Context) error {
 		for k := range seqs {
 			seqs[k] = r.obj.sequences(&rows[from+k])
 		}
-		lps, err := r.logprobs(ctx, seqs, r.refParams())
+		lps, err := r.logprobs(ctx, seqs, r.l.refParams())
 		if err != nil {
 			r.ref = nil
 			return fmt.Errorf("learner: %s: reference of rows %d to %d: %w", r.l.cfg.Algorithm, from, to-1, err)
@@ -66,7 +58,7 @@ func (r *offline) references(ctx context.Context, b *offBatch, train bool) error
 	}
 	began := time.Now()
 	defer func() { b.reference += time.Since(began) }()
-	lps, err := r.logprobs(ctx, b.seqs, r.refParams())
+	lps, err := r.logprobs(ctx, b.seqs, r.l.refParams())
 	if err != nil {
 		return fmt.Errorf("reference: %w", err)
 	}

@@ -59,9 +59,6 @@ func (c Config) criticRate() float64 {
 
 func (c Config) validatePPO(atLeast func(string, int, int, string), bad func(string, ...any)) []error {
 	atLeast("num_generations", c.NumGenerations, 1, "use 1 for one rollout a prompt")
-	if c.ConstantGroups != KeepConstant {
-		bad("constant_groups: %q, but ppo compares with a critic, not within groups; use %q", c.ConstantGroups, KeepConstant)
-	}
 	if r := c.criticRate(); !(r >= 0) || r > 1e3 {
 		bad("critic_learning_rate: %v is out of range; use a finite number >= 0, e.g. 1e-5", r)
 	}
@@ -75,4 +72,6 @@ func (c Config) validatePPO(atLeast func(string, int, int, string), bad func(str
 }
 
 // klInReward says that the loss itself has no KL term.
-func (c Config) klInReward() bool { return c.Algorithm == PPO }
+func (c Config) klInReward() bool {
+	return c.Algorithm == PPO || c.Algorithm == RLOO || c.Algorithm == Reinforce
+}

@@ -93,7 +93,7 @@ func (s *stepRun) estimate() error {
 	}
 	r.stats = stats
 	for i, e := range est {
-		s.rows[i].Adv = e.Policy(len(s.old[i]))
+		s.rows[i].Adv = scaledBy(e.Policy(len(s.old[i])), s.b.Episodes[i].weight)
 		r.rows[i].Returns = e.Returns
 	}
 	return nil

@@ -52,7 +52,8 @@ func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) 
 	}
 	s := &stepRun{l: l, ctx: ctx, cfg: l.cfg.lossConfig(), b: b,
 		params: slices.Clone(l.params), opt: l.opt.clone(),
-		micros: pack(rowsOf(b), func(i int) bool { return l.needed(b.Episodes[i]) }, l.cfg.TokenBudget),
+		micros:  pack(rowsOf(b), func(i int) bool { return l.needed(b.Episodes[i]) }, l.cfg.TokenBudget),
+		entropy: l.entropy, sameRef: l.cfg.Beta != 0 && l.isReference(l.params),
 	}
 	if l.critic != nil {
 		s.critic = newCriticRun(l.critic, b, l.cfg.TokenBudget)
@@ -71,7 +72,11 @@ func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) 
 			return StepResult{}, fmt.Errorf("%w: metric %s is %v", ErrDiverged, k, v)
 		}
 	}
-	l.params, l.opt = s.params, s.opt
+	moving, err := l.nextReference(res.Step, s.params)
+	if err != nil {
+		return StepResult{}, err
+	}
+	l.params, l.opt, l.moving, l.entropy = s.params, s.opt, moving, s.entropy
 	if l.critic != nil {
 		l.critic.params, l.critic.opt = s.critic.params, s.critic.opt
 	}
@@ -92,12 +97,17 @@ type stepRun struct {
 
 	rows     []loss.Row // LogP and Entropy are this iteration's
 	old, ref [][]float64
-	settled  bool // old, ref and rollout weights are known for all rows
-	updates  int  // optimizer steps made
+	prepared []bool // Old and constant weights are set
+	settled  bool   // old, ref and constant weights are known for all rows
+	updates  int    // optimizer steps made
+	sameRef  bool   // the policy before the step is the reference
+	entropy  EntropyState
 
 	loss, policy, norm, lr float64 // sums over optimizer steps but lr
 	stats                  loss.Stats
 	gap                    gapStats
+	m2out                  float64 // tokens outside M2PO's region
+	counted                float64 // tokens by the denominator rule, sum over optimizer steps
 
 	own       *own
 	reference *paramVector
@@ -107,22 +117,25 @@ type stepRun struct {
 }
 
 func (s *stepRun) run() error {
-	s.own, s.reference = &own{tr: s.l.tr}, s.l.reference(s.l.start)
+	s.own, s.reference = &own{tr: s.l.tr}, s.l.reference(s.l.refParams())
 	n := len(s.b.Episodes)
-	s.rows, s.old, s.ref = make([]loss.Row, n), make([][]float64, n), make([][]float64, n)
+	s.rows, s.old, s.ref, s.prepared = make([]loss.Row, n), make([][]float64, n), make([][]float64, n), make([]bool, n)
 	for i, e := range s.b.Episodes {
 		s.rows[i] = loss.Row{LogP: make([]float64, e.Tokens), Entropy: make([]float64, e.Tokens), Adv: []float64{e.Advantage}, Sampling: e.Sampled}
-		if s.l.cfg.OldLogprobs == OldEngine {
-			s.rows[i].Old = e.Sampled
-		}
 		s.old[i], s.ref[i] = make([]float64, e.Tokens), make([]float64, e.Tokens)
 	}
-	if s.critic != nil || s.l.cfg.NumMiniBatches > 1 {
+	c := s.l.cfg
+	if c.Algorithm == Reinforce && c.Beta == 0 {
+		if err := s.baselines(); err != nil {
+			return err
+		}
+	}
+	if s.critic != nil || c.NumMiniBatches > 1 || c.M2Threshold != nil || c.klInReward() && c.Beta != 0 {
 		if err := s.settle(); err != nil {
 			return fmt.Errorf("learner: step %d before its updates: %w", s.l.step+1, err)
 		}
 	}
-	for it := range s.l.cfg.NumIterations {
+	for it := range c.NumIterations {
 		for k, part := range s.parts(it) {
 			if err := s.optimize(it, part); err != nil {
 				return fmt.Errorf("learner: step %d iteration %d mini-batch %d: %w", s.l.step+1, it+1, k+1, err)
@@ -148,8 +161,14 @@ func (s *stepRun) settle() error {
 	}
 	s.measure(s.micros)
 	s.settled = true
-	if s.critic != nil {
+	if err := s.trust(); err != nil {
+		return err
+	}
+	switch {
+	case s.critic != nil:
 		return s.estimate()
+	case s.l.cfg.klInReward() && s.l.cfg.Beta != 0:
+		return s.baselines()
 	}
 	return nil
 }
@@ -196,11 +215,13 @@ func (s *stepRun) optimize(it int, p mini) error {
 			return nil
 		}
 	}
+	s.cfg.EntropyCoef = s.entropy.applied(s.l.cfg)
 	params := s.l.numbered(placePolicy, s.params)
 	tot, err := s.totals(it, p, params)
 	if err != nil {
 		return err
 	}
+	s.counted += tot.Tokens
 	first := it == 0 && !s.settled
 	results := make([]loss.Result, len(p.micros))
 	grad := newGradSum(len(s.params))
@@ -236,6 +257,7 @@ func (s *stepRun) optimize(it int, p mini) error {
 	defer func() { s.time.Optimizer += time.Since(t0) }()
 	c := s.l.cfg
 	s.lr = c.LR(s.opt.T, c.optimizerSteps())
+	s.entropy = s.entropy.after(c, s.entropyOf(p.rows, tot.EntropyFloor))
 	norm, err := c.update(&s.opt, s.params, grad.sum, s.l.decay, s.lr)
 	s.norm += norm
 	s.updates++
@@ -292,18 +314,16 @@ func (s *stepRun) scatter(m micro, sc model.Scores) {
 func (s *stepRun) first(ctx context.Context, c computer, m micro) error {
 	for _, i := range m.rows() {
 		copy(s.old[i], s.rows[i].LogP)
-		if s.rows[i].Ratio == nil { // else totals has settled them
-			if err := s.weigh(i); err != nil {
-				return err
-			}
+		if err := s.prepare(i); err != nil {
+			return err
 		}
 	}
 	if s.l.cfg.Beta == 0 {
 		return nil
 	}
-	// While the parameters are still the start's, the reference is this very
-	// pass: the KL is then exactly 0, whatever the kernels' rounding.
-	if slices.Equal(s.params, s.l.start) {
+	// While the parameters are the reference's, it is this very pass: the KL is
+	// then exactly 0, whatever the kernels' rounding.
+	if s.sameRef {
 		for _, i := range m.rows() {
 			copy(s.ref[i], s.old[i])
 		}
@@ -331,12 +351,17 @@ func (s *stepRun) measure(micros []micro) {
 	}
 }
 
-// weigh sets a row's rollout importance weights from its current LogP.
-func (s *stepRun) weigh(i int) (err error) {
-	if s.l.cfg.RolloutImportanceSampling {
-		s.rows[i].Ratio, err = s.l.cfg.rolloutIS().Ratio(s.rows[i].LogP, s.rows[i].Sampling, nil)
+// prepare sets what is constant of a row from LogP, which is the learner's
+// before the step, once.
+func (s *stepRun) prepare(i int) error {
+	if s.prepared[i] {
+		return nil
 	}
-	return err
+	if err := s.proximal(i); err != nil {
+		return err
+	}
+	s.prepared[i] = true
+	return s.weigh(i)
 }
 
 // totals counts a mini-batch. Where a statistic over all its tokens decides
@@ -352,7 +377,7 @@ func (s *stepRun) totals(it int, p mini, params *paramVector) (loss.Totals, erro
 			}
 			for _, i := range m.rows() {
 				if kept {
-					if err := s.weigh(i); err != nil {
+					if err := s.prepare(i); err != nil {
 						return err
 					}
 				}
