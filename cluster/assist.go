@@ -152,10 +152,9 @@ func localHost(addrs []string) string {
 func (s *LearnerServer) Addr() string { return s.addr }
 
 // Close ends the channels and waits for their handlers.
-func (s *LearnerServer) Close() error {
+func (s *LearnerServer) Close() {
 	s.server.Stop()
 	s.wg.Wait()
-	return nil
 }
 
 // Assist implements the service.

@@ -21,14 +21,11 @@ type Lender struct {
 	ended bool
 }
 
-// NewLender lends a trainer under the terms of Introduce.
-func NewLender(tr model.Trainer, hello Hello) *Lender { return &Lender{tr: tr, hello: hello} }
-
-// Introduce is what a learner of this identity and trainer says to others.
-// backend names the kind of arithmetic, such as "go f32": learners of different
-// kinds do not help each other, their bits differ.
-func Introduce(ident Identity, tr model.Trainer, backend string) Hello {
-	return Hello{Protocol: protocol, Run: ident.Run, Base: ident.Base, Params: layoutDigest(tr.Layout()), Backend: backend}
+// Lend lends the learner's trainer to others of the same identity. backend names
+// the kind of arithmetic, such as "go f32": learners of different kinds do not
+// help each other, their bits differ.
+func (l *Learner) Lend(backend string) *Lender {
+	return &Lender{tr: l.tr, hello: Hello{Protocol: protocol, Run: l.ident.Run, Base: l.ident.Base, Params: layoutDigest(l.tr.Layout()), Backend: backend}}
 }
 
 // take gives the trainer to its own learner until the returned function is

@@ -42,6 +42,9 @@ type Loop struct {
 	trained map[string]uint64 // group -> step, of this process
 	status  replay.RunStatus
 	waited  time.Duration // for the lease in training
+	team    Team          // nil: alone
+	lender  *Lender
+	crew    crew
 }
 
 // NewLoop checks the configuration. The learner stays the loop's own.
@@ -68,6 +71,7 @@ func (lp *Loop) Run(ctx context.Context) (sum Summary, err error) {
 			sum.Interrupted, err = true, nil
 		}
 	}()
+	defer lp.dismiss()
 	resumed, err := lp.resume(ctx)
 	if err != nil {
 		return sum, err
@@ -83,8 +87,20 @@ func (lp *Loop) Run(ctx context.Context) (sum Summary, err error) {
 		if err := ctx.Err(); err != nil {
 			return sum, err
 		}
+		if lp.team != nil {
+			waited, err := lp.team.Lead(ctx)
+			if err == nil && waited {
+				_, err = lp.resume(ctx)
+			}
+			if err != nil {
+				return sum, err
+			}
+			if waited {
+				continue
+			}
+		}
 		t0 := time.Now()
-		lease, err := lp.wait(ctx)
+		lease, err := lp.lease(ctx)
 		lp.waited = time.Since(t0)
 		if err == nil {
 			err = lp.train(ctx, lease)
@@ -284,8 +300,8 @@ func (lp *Loop) checkStart(s replay.RunSpec) error {
 	return nil
 }
 
-// wait leases the next groups.
-func (lp *Loop) wait(ctx context.Context) (*replay.Lease, error) {
+// wait leases the next groups, exactly so many.
+func (lp *Loop) wait(ctx context.Context, groups int) (*replay.Lease, error) {
 	began := time.Now()
 	// Groups whose every rollout failed never become ready; they count as empty
 	// batches.
@@ -293,7 +309,7 @@ func (lp *Loop) wait(ctx context.Context) (*replay.Lease, error) {
 	if err != nil {
 		before.DroppedGroups = math.MaxInt // unknown: nothing counts until it is
 	}
-	req := replay.LeaseRequest{Run: lp.cfg.Run, Holder: lp.cfg.Holder, Groups: lp.l.cfg.GroupsPerStep,
+	req := replay.LeaseRequest{Run: lp.cfg.Run, Holder: lp.cfg.Holder, Groups: groups,
 		LearnerVersion: lp.l.version, TTL: lp.cfg.LeaseTTL, Wait: lp.cfg.LeaseWait}
 	for {
 		asked := time.Now()

@@ -86,8 +86,9 @@ func (p *parts) startAdapter(ctx context.Context, st replay.Store, spec replay.R
 	return a, errors.Join(a.Check(p.model.Config), a.CheckBase(p.model.Digest))
 }
 
-// learn trains the run to its last step. The run exists.
-func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks learner.Hooks) error {
+// learn trains the run to its last step, together with the cluster's other
+// learners of it when m is one of them. The run exists.
+func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks learner.Hooks, m *member) error {
 	status, err := st.Status(ctx, p.cfg.Run)
 	if err != nil {
 		return err
@@ -115,6 +116,9 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 	loop, err := learner.NewLoop(lc, st, l, p.metrics.learning(rec.hooks(ctx, st, hooks)))
 	if err != nil {
 		return err
+	}
+	if m != nil {
+		defer m.share(p.cfg.Run, loop, l.Lend(p.cfg.Backend+" "+p.cfg.Dtype))()
 	}
 	sum, err := loop.Run(ctx)
 	if err == nil && sum.Interrupted {

@@ -181,7 +181,7 @@ func playRoles(ctx context.Context, p *parts, st replay.Store, opt LocalOptions)
 
 	roles := []actors.Role{
 		actors.Worker(func(ctx context.Context) error { return p.work(ctx, st, "worker", opt.Log, nil) }, nil),
-		soleLearner(func(ctx context.Context) error { return p.learn(ctx, st, "learner", learnerHooks(opt.Log)) }),
+		soleLearner(func(ctx context.Context) error { return p.learn(ctx, st, "learner", learnerHooks(opt.Log), nil) }),
 		actors.Scheduler(final(func(ctx context.Context) error { return finishRun(ctx, st, p.cfg) })),
 	}
 	var handles []*actors.Handle

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/skein-rl/skein/actors"
@@ -30,6 +31,9 @@ type member struct {
 	began  time.Time
 	// metrics may be nil.
 	metrics *metrics
+	// Learners only: what this one does, and its port for the others.
+	duty   atomic.Pointer[duty]
+	server *cluster.LearnerServer
 }
 
 // joinAs gets a certificate for a role and connects with it.
@@ -50,7 +54,18 @@ func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*m
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	return &member{opt: o, name: id, kind: role, client: client, lock: lock, began: time.Now()}, nil
+	m := &member{opt: o, name: id, kind: role, client: client, lock: lock, began: time.Now()}
+	m.duty.Store(&duty{})
+	if role == cluster.RoleLearner {
+		listen := o.Listen
+		if slices.Contains(o.Roles, cluster.RoleReplay) {
+			listen = "" // is the replay node's
+		}
+		if m.server, err = client.ServeLearner(listen, o.Log, m.assist); err != nil {
+			return nil, errors.Join(err, client.Close(), lock.Close())
+		}
+	}
+	return m, nil
 }
 
 // dial connects with the certificate in dir, or joins for one. Without a
@@ -99,7 +114,12 @@ func readFirstLine(path string) (string, error) {
 }
 
 // Close leaves the cluster's services; membership stays.
-func (m *member) Close() error { return errors.Join(m.client.Close(), m.lock.Close()) }
+func (m *member) Close() error {
+	if m.server != nil {
+		m.server.Close()
+	}
+	return errors.Join(m.client.Close(), m.lock.Close())
+}
 
 func (m *member) role() actors.Role {
 	if m.kind == cluster.RoleWorker {
@@ -166,7 +186,7 @@ func (m *member) learnForever(ctx context.Context) error {
 // closed first is no error.
 func (m *member) learnRun(ctx context.Context, p *parts) error {
 	p.dir = filepath.Join(m.opt.Dir, "learner", "runs", p.cfg.Run)
-	err := p.learn(ctx, m.client, m.name, learnerHooks(m.opt.Log))
+	err := p.learn(ctx, m.client, m.name, learnerHooks(m.opt.Log), m)
 	if err == nil {
 		return finishRun(ctx, m.client, p.cfg)
 	}
@@ -204,6 +224,10 @@ func (m *member) beat(ctx context.Context) (stop func()) {
 // failure is no reason to stop working.
 func (m *member) heartbeat(ctx context.Context, info cluster.NodeInfo) {
 	info.ID, info.Role, info.Started, info.Version = m.name, m.kind, m.began, m.opt.Version
+	if m.server != nil {
+		d := m.duty.Load()
+		info.Addr, info.Run, info.Leads = m.server.Addr(), d.run, d.leads
+	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if err := m.client.Heartbeat(ctx, info); err != nil && ctx.Err() == nil {

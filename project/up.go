@@ -21,6 +21,7 @@ type UpOptions struct {
 	Dir      string
 	Replay   int // replay nodes: 1, 3 or 5
 	Workers  int
+	Learners int // 0 is 1; one trains, the others compute part of its micro-batches
 	Log      *slog.Logger
 	Progress io.Writer
 	Verbose  bool
@@ -39,6 +40,9 @@ func (o UpOptions) Validate() error {
 	}
 	if o.Workers < 1 {
 		errs = append(errs, fmt.Errorf("--workers: %d: at least one must roll out", o.Workers))
+	}
+	if o.Learners < 0 {
+		errs = append(errs, fmt.Errorf("--learners: %d: use 1, or more to share its work", o.Learners))
 	}
 	return errors.Join(errs...)
 }
@@ -82,8 +86,9 @@ type fleet struct {
 	nodes, others       context.Context
 	endNodes, endOthers context.CancelFunc
 
-	mu    sync.Mutex
-	procs []*Proc // replay nodes first
+	mu      sync.Mutex
+	procs   []*Proc // replay nodes first
+	learner *Proc   // the one that starts the run
 	peaks map[string]float64
 }
 
@@ -152,7 +157,11 @@ func (f *fleet) start(ctx context.Context) (*Store, error) {
 		name := fmt.Sprintf("worker-%d", i)
 		f.spawn(f.others, name, append(append([]string{"node", "--role", "worker"}, dir(name)...), join...))
 	}
-	f.spawn(f.others, "learner-0", append(append([]string{"node", "--role", "learner", "--config", f.conf}, dir("learner-0")...), join...))
+	f.learner = f.spawn(f.others, "learner-0", append(append([]string{"node", "--role", "learner", "--config", f.conf}, dir("learner-0")...), join...))
+	for i := 1; i < f.o.Learners; i++ { // they take the run when it is there
+		name := fmt.Sprintf("learner-%d", i)
+		f.spawn(f.others, name, append(append([]string{"node", "--role", "learner"}, dir(name)...), join...))
+	}
 	return st, nil
 }
 
@@ -298,7 +307,7 @@ func (f *fleet) health(st *Store) health {
 func (f *fleet) preparing() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if last := f.procs[len(f.procs)-1].tail(1); last != "" {
+	if last := f.learner.tail(1); last != "" {
 		return last
 	}
 	return "the learner loads the model"

@@ -23,7 +23,8 @@ joins with that token. SIGTERM drains: a worker finishes or returns its groups.
   replay    holds EventLogs, adapters and the run's state (run 1, 3 or 5 of them)
   worker    rolls out groups under the newest policy
   learner   trains complete groups and publishes policies; starts the run of --config
-            (a second learner stands by and takes over when the first one is gone)`,
+            (further learners compute part of its micro-batches, with the same result
+            to the bit, and one of them takes over when it is gone)`,
 		Example: `  skein node --role replay --dir /var/lib/skein --listen 10.0.0.1:7400
   skein node --role replay --dir /var/lib/skein --listen 10.0.0.2:7400 --join 10.0.0.1:7400 --token-file token
   skein node --role worker --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token
@@ -59,7 +60,7 @@ joins with that token. SIGTERM drains: a worker finishes or returns its groups.
 	f := cmd.Flags()
 	f.StringSliceVar(&opt.Roles, "role", nil, "roles of this node: replay, worker, learner (required)")
 	f.StringVar(&opt.Dir, "dir", "", "folder for the node's data, keys and logs (required)")
-	f.StringVar(&opt.Listen, "listen", "", "address to serve on, of replay nodes (default: that of the last start; at first a free port of 127.0.0.1)")
+	f.StringVar(&opt.Listen, "listen", "", "address to serve on: a replay node's (default: that of the last start; at first a free port of 127.0.0.1), or a learner's for other learners (default: a free port)")
 	f.StringVar(&opt.ID, "id", "", "node id, unique in the cluster (default: kept in the folder)")
 	f.StringSliceVar(&opt.Join, "join", nil, "addresses of replay nodes to join by")
 	f.StringVar(&opt.Metrics, "metrics", "", "serve Prometheus metrics on HOST:PORT (port 0: any free one, written to DIR/metrics-addr)")

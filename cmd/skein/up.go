@@ -42,6 +42,7 @@ DIR/report.html. Started again with the same --dir it continues.`,
 	cmd.Flags().StringVar(&opt.Dir, "dir", "", "folder of the run (default runs/RUN)")
 	cmd.Flags().IntVar(&opt.Replay, "replay", 3, "replay nodes: 1, 3 or 5")
 	cmd.Flags().IntVar(&opt.Workers, "workers", 2, "rollout workers")
+	cmd.Flags().IntVar(&opt.Learners, "learners", 1, "learners: one trains, the others compute part of its micro-batches (training.token_budget says how large one is)")
 	cmd.Flags().BoolVar(&opt.Metrics, "metrics", false, "let every process serve Prometheus metrics on a free port of 127.0.0.1, written to DIR/NAME/metrics-addr")
 	return cmd
 }
