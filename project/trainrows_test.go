@@ -39,7 +39,7 @@ func TestRecipesTrainOnFiles(t *testing.T) {
 	for _, algorithm := range learner.OfflineAlgorithms() {
 		t.Run(algorithm, func(t *testing.T) {
 			dir := t.TempDir()
-			c := rowsConfig(t, algorithm)
+			c := rowsConfig(t, algorithm, "training.save_steps=100")
 			var out bytes.Buffer
 			sum, err := TrainRows(t.Context(), c, rowsOptions(dir, &out))
 			require.NoError(t, err)
@@ -99,7 +99,7 @@ func (s stopper) Write(p []byte) (int, error) {
 // A training that is stopped again and again, also with its last lines lost,
 // ends where one that never stopped does, with the same metrics.
 func TestTrainRowsGoesOn(t *testing.T) {
-	c := rowsConfig(t, learner.BCO, "training.save_steps=2")
+	c := rowsConfig(t, learner.BCO, "training.save_steps=4")
 	straight := t.TempDir()
 	want, err := TrainRows(t.Context(), c, rowsOptions(straight, io.Discard))
 	require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestTrainRowsGoesOn(t *testing.T) {
 		"training.beta=0.3": "training.beta: 0.1 -> 0.3", "data.shuffle=false": "dataset digest",
 		"run=x": "holds run", "lora.rank=8": "adapter is",
 	} {
-		other := rowsConfig(t, learner.BCO, "training.save_steps=2", set)
+		other := rowsConfig(t, learner.BCO, "training.save_steps=4", set)
 		_, err := TrainRows(t.Context(), other, rowsOptions(dir, io.Discard))
 		require.ErrorContains(t, err, want)
 	}
