@@ -112,7 +112,7 @@ func TestSmolLM2Golden(t *testing.T) {
 func BenchmarkSmolLM2Decode(b *testing.B) {
 	m := smolModel(b)
 	be := newBackend(b, m, Options{})
-	for _, batch := range []int{1, 8, 16} {
+	for _, batch := range []int{1, 8, 16, 64} {
 		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
 			d := newDecoder(b, be, batch, 256, nil)
 			var rows []model.DecodeRow

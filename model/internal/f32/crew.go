@@ -26,7 +26,7 @@ type job struct {
 	n      int64
 	next   atomic.Int64 // next index to start
 	_      [48]byte
-	done   atomic.Int64 // indexes finished
+	done   atomic.Int64 // indexes finished, told by each goroutine at its end
 	caught atomic.Pointer[any]
 	end    bool
 }
@@ -93,24 +93,32 @@ func (c *crew) wait(seen uint64) uint64 {
 	return c.seq.Load()
 }
 
+// work takes part until no index is left to start.
 func (j *job) work() {
-	for {
-		i := j.next.Add(1) - 1
-		if i >= j.n {
-			return
-		}
-		j.run(int(i))
+	var ran int64
+	for j.run(&ran) {
+	}
+	if ran > 0 {
+		j.done.Add(ran)
 	}
 }
 
-func (j *job) run(i int) {
+// run calls f until no index is left, or for more when one panicked.
+func (j *job) run(ran *int64) (more bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			j.caught.CompareAndSwap(nil, &r)
+			more = true
 		}
-		j.done.Add(1)
 	}()
-	j.f(i)
+	for {
+		i := j.next.Add(1) - 1
+		if i >= j.n {
+			return false
+		}
+		*ran++
+		j.f(int(i))
+	}
 }
 
 // do is For with helpers; false when the crew is at work already.

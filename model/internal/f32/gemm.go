@@ -60,6 +60,9 @@ func Pad(n int) int { return panels(n) * PanelWidth }
 const (
 	rowBlock = 96        // rows of A a task walks per panel: 8 micro-kernels of 12 rows
 	serialOp = 1_500_000 // multiply-adds under which goroutines cost more than they save
+	crewOp   = 100_000   // the same of a crew, whose goroutines stand by
+
+	memoryRows = 12 // up to so many rows a product waits for memory
 )
 
 // Gemm computes C = A*B, or C += A*B when acc. c is row-major with stride ldc;
@@ -71,14 +74,19 @@ func Gemm(p *Pool, m, n, k int, a A, b B, c []float32, ldc int, acc bool) {
 	}
 	check(m, n, k, a, b, c, ldc)
 	np := panels(n)
-	if p.Threads() == 1 || m*n*k < serialOp {
+	if p.Threads() == 1 || m*n*k < p.serial() {
 		block(0, m, 0, np, n, k, a, b, c, ldc, acc)
 		return
 	}
 	rowTasks := (m + rowBlock - 1) / rowBlock
-	// Column ranges are as even as few panels allow, and small enough that a
-	// thread which is late holds nobody up for long.
-	perTask := max(1, np*rowTasks/(16*p.Threads()))
+	// Column ranges are few and even: each is one stream from memory, which the
+	// prefetcher follows. More of them balance threads better where there is more
+	// to compute than to read.
+	shares := 2 * p.Threads()
+	if m > memoryRows {
+		shares *= 2
+	}
+	perTask := (np*rowTasks + shares - 1) / shares
 	colTasks := (np + perTask - 1) / perTask
 	p.For(rowTasks*colTasks, func(t int) {
 		r, q := t%rowTasks, t/rowTasks

@@ -25,6 +25,14 @@ func (p *Pool) Threads() int {
 	return p.threads
 }
 
+// serial is the number of multiply-adds under which one goroutine is faster.
+func (p *Pool) serial() int {
+	if p.crew != nil {
+		return crewOp
+	}
+	return serialOp
+}
+
 // For calls f(i) for every i in [0, n), in no particular order and possibly at
 // the same time. It returns when all calls have returned. A panic in f on
 // another goroutine is raised again on the caller's.
