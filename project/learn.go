@@ -132,7 +132,11 @@ func (p *parts) recorder() *recorder {
 	if p.dir == "" {
 		return nil
 	}
-	return newRecorder(p.cfg.Watch, p.dir, p.cfg.Run, p.log.With("component", "watch"))
+	r := newRecorder(p.cfg.Watch, p.dir, p.cfg.Run, p.log.With("component", "watch"))
+	if p.told {
+		r.level = slog.LevelInfo
+	}
+	return r
 }
 
 // finishRun waits for the last step and its evaluation and closes the run. It is

@@ -69,7 +69,7 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 	defer node.Close()
 	mx.replayNode(node)
 	defer mx.replayNode(nil)
-	p.metrics, p.dir = mx, opt.Dir
+	p.metrics, p.dir, p.told = mx, opt.Dir, true
 	if err := mx.announce(opt.Dir); err != nil {
 		return Summary{}, err
 	}

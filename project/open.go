@@ -69,6 +69,8 @@ type parts struct {
 	metrics *metrics // of this process; nil = none
 	// dir is where a learner's steps are recorded; "" = nowhere.
 	dir string
+	// told: the terminal shows steps and warnings too.
+	told bool
 	log *slog.Logger
 }
 

@@ -62,6 +62,7 @@ const catchUp = 256
 type recorder struct {
 	run   string
 	log   *slog.Logger
+	level slog.Level // of warnings
 	now   func() time.Time
 	jsonl *appender // nil = off
 	tb    *appender
@@ -73,7 +74,7 @@ type recorder struct {
 
 // newRecorder writes into dir. Close it.
 func newRecorder(c WatchConfig, dir, run string, log *slog.Logger) *recorder {
-	r := &recorder{run: run, log: log, now: time.Now, config: c.Config, detector: watch.NewDetector(c.Config)}
+	r := &recorder{run: run, log: log, level: slog.LevelWarn, now: time.Now, config: c.Config, detector: watch.NewDetector(c.Config)}
 	if slices.Contains(c.ReportTo, reportJSONL) {
 		path := filepath.Join(dir, metricsFile)
 		r.jsonl = newAppender(reportJSONL, log.With("path", path), func() (tail, int64, uint64, error) { return openLines(path) })
@@ -127,7 +128,7 @@ func (r *recorder) hooks(ctx context.Context, st replay.Store, h learner.Hooks) 
 	}
 	h.OnStep = func(rec replay.StepRecord, res learner.StepResult, ckpt *learner.Checkpoint) {
 		for _, w := range r.step(rec, res.Histograms) {
-			r.log.Warn(w.What, "warning", w.Kind, "step", w.Step, "cause", w.Cause, "remedy", w.Remedy)
+			r.log.Log(ctx, r.level, w.What, "warning", w.Kind, "step", w.Step, "cause", w.Cause, "remedy", w.Remedy)
 		}
 		if step != nil {
 			step(rec, res, ckpt)

@@ -44,7 +44,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Window: 3, Baseline: 3,
-		EntropyMin: .02, EntropyDrop: .2, ConstantGroups: .9, RewardStdMin: 1e-3,
+		EntropyMin: 1e-3, EntropyDrop: .2, ConstantGroups: .9, RewardStdMin: 1e-3,
 		LogprobGap: .1, LogprobGapGrowth: 5, LengthGrowth: 2, KL: 1, Truncated: .3, Rejected: .5,
 	}
 }

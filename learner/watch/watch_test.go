@@ -44,7 +44,7 @@ func TestEachRule(t *testing.T) {
 		kind   string
 		cause  string
 	}{
-		{"absolute entropy", metrics{"entropy": .01}, EntropyCollapse, "likely"},
+		{"absolute entropy", metrics{"entropy": 1e-4}, EntropyCollapse, "likely"},
 		{"entropy against the start", metrics{"entropy": .19}, EntropyCollapse, "likely"},
 		{"too hard", metrics{"frac_reward_zero_std": .95, "reward": 0}, ConstantGroups, "too hard"},
 		{"too easy", metrics{"frac_reward_zero_std": 1, "reward": 1, "reward_std": 0}, ConstantGroups, "solved"},
