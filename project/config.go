@@ -28,6 +28,13 @@ type Config struct {
 	Dtype string `yaml:"dtype"`
 	// Threads per process for the pure-Go backend; 0 uses every core.
 	Threads int `yaml:"threads"`
+	// Devices is how many local devices of an XLA backend train together; the
+	// result is the same bits for any number. 0 is one. The pure-Go backend's
+	// devices are its threads.
+	Devices int `yaml:"devices"`
+	// ShardBase shares the base weights out among the devices, each layer on one of
+	// them, instead of keeping all on each.
+	ShardBase bool `yaml:"shard_base"`
 	// MemoryLimitMB is the soft limit of each process's Go heap in MiB: nearer
 	// to it the garbage collector works harder. 0 leaves Go's default.
 	MemoryLimitMB int `yaml:"memory_limit_mb"`
@@ -156,6 +163,14 @@ func (c Config) Validate() error {
 	c.Chat.validate(bad)
 	if c.Threads < 0 {
 		bad("threads", c.Threads, "use 0 for every core")
+	}
+	switch {
+	case c.Devices < 0:
+		bad("devices", c.Devices, "use 0 for one")
+	case c.Devices > 1 && c.Backend == "go":
+		bad("devices", c.Devices, "the pure-Go backend trains on one, with threads; set devices: 1 or backend: xla:cpu")
+	case c.ShardBase && c.Devices < 2:
+		bad("shard_base", c.ShardBase, "there is nothing to share on one device; set devices: 2 or more")
 	}
 	if c.MemoryLimitMB < 0 {
 		bad("memory_limit_mb", c.MemoryLimitMB, "use 0 for no limit")

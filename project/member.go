@@ -251,6 +251,9 @@ func (m *member) nextRun(ctx context.Context) (*parts, error) {
 				return nil, fmt.Errorf("project: configuration of run %s: %w", spec.Run, err)
 			}
 			c.Run = spec.Run // a base model's evaluation has its run's configuration
+			if m.kind == cluster.RoleWorker {
+				c.Devices, c.ShardBase = 1, false // it decodes on the first
+			}
 			p, err := openParts(c, m.opt.Log)
 			if err != nil {
 				return nil, err

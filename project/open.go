@@ -46,7 +46,7 @@ func OpenModel(name string, options ...model.OpenOption) (*model.Model, error) {
 // fallback: a device that is not there is an error.
 func OpenBackend(c Config, m *model.Model, log *slog.Logger) (model.Backend, error) {
 	if device, ok := strings.CutPrefix(c.Backend, "xla:"); ok {
-		return xla.Open(m, xla.Options{Device: device, Dtype: c.Dtype, Threads: c.Threads, Logger: log})
+		return xla.Open(m, xla.Options{Device: device, Dtype: c.Dtype, Devices: c.Devices, Shard: c.ShardBase, Threads: c.Threads, Logger: log})
 	}
 	if c.Backend != "go" {
 		return nil, fmt.Errorf("project: backend %q: use \"go\" or \"xla:cpu\"", c.Backend)
@@ -71,7 +71,7 @@ type parts struct {
 	dir string
 	// told: the terminal shows steps and warnings too.
 	told bool
-	log *slog.Logger
+	log  *slog.Logger
 }
 
 // openParts loads what a configuration names and reports every part that

@@ -89,7 +89,7 @@ type fleet struct {
 	mu      sync.Mutex
 	procs   []*Proc // replay nodes first
 	learner *Proc   // the one that starts the run
-	peaks map[string]float64
+	peaks   map[string]float64
 }
 
 func newFleet(ctx context.Context, c Config, o UpOptions) (*fleet, error) {
