@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -38,7 +39,41 @@ type result struct {
 	P99     float64 `json:"p99"`
 	RSS     float64 `json:"rss"` // peak, MB
 	Backend string  `json:"backend"`
+	// What a step in the middle has to read, in bytes, and to compute.
+	StepBytes float64 `json:"step_bytes,omitempty"`
+	StepFlops float64 `json:"step_flops,omitempty"`
+	roof      roof
 }
+
+// roof compares decoding with what the machine can do, measured right after: the
+// time of reading weights and caches once per step, and of computing it at the
+// peak of a product, as parts of the time it took.
+type roof struct {
+	ReadGBs     float64 `json:"read_gbs"`
+	PeakGflops  float64 `json:"peak_gflops"`
+	MemoryShare float64 `json:"memory_share"`
+	FlopsShare  float64 `json:"flops_share"`
+}
+
+// cost sets what a step costs.
+func (r *result) cost(b model.Backend, j job) {
+	r.StepBytes, r.StepFlops = gobackend.StepCost(b, j.Batch, j.Prompt+j.New/2)
+	if j.Group > 1 { // a shared prompt is read once for all
+		own, _ := gobackend.StepCost(b, j.Batch, j.New/2)
+		shared, _ := gobackend.StepCost(b, j.Batch/j.Group, j.Prompt)
+		none, _ := gobackend.StepCost(b, 1, 0)
+		r.StepBytes = own + shared - none
+	}
+}
+
+// compare measures the machine.
+func (r *result) compare(j job) {
+	read, peak := gobackend.Roof(j.Threads)
+	step := float64(j.Batch) / r.Decode
+	r.roof = roof{part(read / 1e9), part(peak / 1e9), part(r.StepBytes / read / step), part(r.StepFlops / peak / step)}
+}
+
+func part(x float64) float64 { return math.Round(x*1000) / 1000 }
 
 // measure runs a job in a fresh process.
 func measure(ctx context.Context, j job) (result, error) {
@@ -59,6 +94,7 @@ func measure(ctx context.Context, j job) (result, error) {
 		return result{}, fmt.Errorf("job %s: result %q: %w", mustJSON(j), out, err)
 	}
 	r.RSS = peakMB(cmd.ProcessState)
+	r.compare(j)
 	return r, nil
 }
 
@@ -100,6 +136,7 @@ func work(ctx context.Context, text string) error {
 		return err
 	}
 	r.Backend = b.Name() + " (" + gobackend.StorageText(b) + ")"
+	r.cost(b, j)
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
@@ -178,7 +215,7 @@ func generate(ctx context.Context, d model.Decoder, m *model.Model, j job, seed 
 func (r result) detail(j job, more map[string]any) map[string]any {
 	d := map[string]any{
 		"prompt": j.Prompt, "new": j.New, "threads": j.Threads, "backend": r.Backend, "model": name(j.Model),
-		"first_ms": ms(r.First), "p50_ms": ms(r.P50), "p99_ms": ms(r.P99),
+		"first_ms": ms(r.First), "p50_ms": ms(r.P50), "p99_ms": ms(r.P99), "roof": r.roof,
 	}
 	for k, v := range more {
 		d[k] = v
