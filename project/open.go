@@ -20,8 +20,9 @@ import (
 // EmbeddedTiny is the name of the model inside the binary.
 const EmbeddedTiny = tiny.Name
 
-// OpenModel loads a model by its name in a configuration: the embedded one, a
-// path, or a reference that skein model pull has put into the cache.
+// OpenModel opens a model by its name in a configuration: the embedded one, a
+// path, or a reference that skein model pull has put into the cache. The caller
+// closes it.
 func OpenModel(name string, options ...model.OpenOption) (*model.Model, error) {
 	if name == EmbeddedTiny {
 		return tiny.Open()
@@ -42,8 +43,8 @@ func OpenModel(name string, options ...model.OpenOption) (*model.Model, error) {
 	return model.Open(name, options...)
 }
 
-// OpenBackend prepares the configured device for a model. There is no
-// fallback: a device that is not there is an error.
+// OpenBackend prepares the configured device for a model, which can be closed
+// then. There is no fallback: a device that is not there is an error.
 func OpenBackend(c Config, m *model.Model, log *slog.Logger) (model.Backend, error) {
 	if device, ok := strings.CutPrefix(c.Backend, "xla:"); ok {
 		return xla.Open(m, xla.Options{Device: device, Dtype: c.Dtype, Devices: c.Devices, Shard: c.ShardBase, Threads: c.Threads, Logger: log})
@@ -95,10 +96,10 @@ func openParts(c Config, log *slog.Logger) (*parts, error) {
 		p.cfg.Chat.CallFormat = p.chat.Calls().Name // what the run's record says
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, err
+		return nil, errors.Join(err, p.model.Close())
 	}
 	if p.backend, err = OpenBackend(c, p.model, log); err != nil {
-		return nil, err
+		return nil, errors.Join(err, p.model.Close())
 	}
 	return p, nil
 }
@@ -106,5 +107,5 @@ func openParts(c Config, log *slog.Logger) (*parts, error) {
 // lora is the adapter's shape with targets named for the model.
 func (p *parts) lora() model.LoRAConfig { return p.cfg.LoRA.Resolve(p.model.Config) }
 
-// Close frees the device.
-func (p *parts) Close() error { return p.backend.Close() }
+// Close frees the device and the model's files.
+func (p *parts) Close() error { return errors.Join(p.backend.Close(), p.model.Close()) }

@@ -207,3 +207,39 @@ func TestSummaryAndReportWarn(t *testing.T) {
 		require.Contains(t, string(b), want)
 	}
 }
+
+// Training on files: steps and the evaluations after them, once each, across
+// lives; a life that goes back to its checkpoint computes lines again.
+func TestRowsLogAcrossLives(t *testing.T) {
+	dir := t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	life := func(from, to uint64) {
+		l := openRowsLog(defaultWatch(), dir, from, log)
+		if from == 0 {
+			l.eval(learner.OfflineEval{Metrics: map[string]float64{"eval_loss": 9}})
+		}
+		for n := from + 1; n <= to; n++ {
+			l.step(learner.OfflineStep{Step: n, Metrics: map[string]float64{"loss": float64(n)}})
+			if n%2 == 0 {
+				l.eval(learner.OfflineEval{Step: n, Metrics: map[string]float64{"eval_loss": float64(n)}})
+			}
+		}
+		l.close()
+		require.Zero(t, l.jsonl.failed.Load())
+	}
+	life(0, 5)
+	life(4, 6) // its last checkpoint was of step 4
+	points, err := readRowsLog(filepath.Join(dir, metricsFile))
+	require.NoError(t, err)
+	var got []string
+	for _, p := range points {
+		got = append(got, fmt.Sprint(p.order()))
+	}
+	want := "1 2 4 5 6 8 9 10 12 13"
+	require.Equal(t, want, strings.Join(got, " "))
+	got = nil
+	for _, e := range readEvents(t, dir) {
+		got = append(got, fmt.Sprint(rowsPoint{Step: uint64(e.Step), Metrics: e.Scalars}.order()))
+	}
+	require.Equal(t, want, strings.Join(got, " "))
+}

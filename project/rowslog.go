@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/skein-rl/skein/internal/tfevents"
 	"github.com/skein-rl/skein/learner"
 	"github.com/skein-rl/skein/learner/data"
 )
@@ -24,57 +26,89 @@ type rowsPoint struct {
 	Metrics map[string]float64 `json:"metrics"`
 }
 
-// rowsLog appends to metrics.jsonl.
-type rowsLog struct{ f *os.File }
+// rowsLog writes steps and evaluations to metrics.jsonl and, when asked for, to
+// event files; neither can stop training. Evaluations follow the step they are
+// after, so 2·step and 2·step+1 order both.
+type rowsLog struct {
+	jsonl *appender
+	tb    *appender // nil = off
+	log   *slog.Logger
+}
 
 // openRowsLog keeps the lines up to a step: what a life that was killed wrote
-// after its last checkpoint is computed again.
-func openRowsLog(path string, step uint64) (*rowsLog, error) {
+// after its last checkpoint is computed again, and is in the event files already.
+func openRowsLog(c WatchConfig, dir string, step uint64, log *slog.Logger) *rowsLog {
+	path := filepath.Join(dir, metricsFile)
+	l := &rowsLog{log: log, jsonl: newAppender(reportJSONL, log.With("path", path), func() (tail, int64, uint64, error) { return keepRows(path, step) })}
+	if slices.Contains(c.ReportTo, reportTensorBoard) {
+		path := filepath.Join(dir, tensorboardDir)
+		l.tb = newAppender(reportTensorBoard, log.With("path", path), func() (tail, int64, uint64, error) {
+			f, size, last, err := openEvents(path, time.Now())
+			if last > 0 {
+				last = 2*last + 1
+			}
+			return f, size, last, err
+		})
+	}
+	return l
+}
+
+// keepRows opens the log for appending after its lines up to a step.
+func keepRows(path string, step uint64) (tail, int64, uint64, error) {
 	points, err := readRowsLog(path)
 	if err != nil {
-		return nil, err
+		return nil, 0, 0, err
 	}
 	var keep []byte
+	last := uint64(0)
 	for _, p := range points {
-		if _, eval := p.Metrics["eval_loss"]; p.Step > step || eval && p.Step == step {
-			continue // an evaluation where the training stands is made again
+		if p.Step > step {
+			continue
 		}
 		line, err := json.Marshal(p)
 		if err != nil {
-			return nil, fmt.Errorf("project: %s: %w", path, err)
+			return nil, 0, 0, err
 		}
 		keep = append(append(keep, line...), '\n')
+		last = max(last, p.order())
 	}
 	if err := writeFile(path, keep); err != nil {
-		return nil, err
+		return nil, 0, 0, err
 	}
 	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("project: %w", err)
-	}
-	return &rowsLog{f}, nil
+	return f, int64(len(keep)), last, err
 }
 
-func (l *rowsLog) write(p rowsPoint) error {
+// order is where a point stands among the others.
+func (p rowsPoint) order() uint64 {
+	if _, eval := p.Metrics["eval_loss"]; eval {
+		return 2*p.Step + 1
+	}
+	return 2 * p.Step
+}
+
+func (l *rowsLog) write(p rowsPoint) {
 	line, err := json.Marshal(p)
-	if err == nil {
-		_, err = l.f.Write(append(line, '\n'))
+	if err != nil { // a metric is not finite, which the learner refuses
+		l.log.Error("metrics of a step", "step", p.Step, "error", err)
+		return
 	}
-	if err != nil {
-		return fmt.Errorf("project: writing %s: %w", l.f.Name(), err)
+	l.jsonl.add(p.order(), append(line, '\n'))
+	if l.tb != nil {
+		l.tb.add(p.order(), tfevents.Append(nil, tfevents.Event{Wall: time.Now(), Step: int64(p.Step), Scalars: p.Metrics}))
 	}
-	return nil
 }
 
-func (l *rowsLog) step(s learner.OfflineStep) error {
-	return l.write(rowsPoint{s.Step, s.Epoch, s.Metrics})
-}
+func (l *rowsLog) step(s learner.OfflineStep) { l.write(rowsPoint{s.Step, s.Epoch, s.Metrics}) }
 
-func (l *rowsLog) eval(e learner.OfflineEval) error {
-	return l.write(rowsPoint{e.Step, e.Epoch, e.Metrics})
-}
+func (l *rowsLog) eval(e learner.OfflineEval) { l.write(rowsPoint{e.Step, e.Epoch, e.Metrics}) }
 
-func (l *rowsLog) close() error { return l.f.Close() }
+func (l *rowsLog) close() {
+	l.jsonl.Close()
+	if l.tb != nil {
+		l.tb.Close()
+	}
+}
 
 // readRowsLog reads the whole lines of a log; a last half line is left out.
 func readRowsLog(path string) ([]rowsPoint, error) {

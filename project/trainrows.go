@@ -44,6 +44,7 @@ func TrainRows(ctx context.Context, c Config, opt LocalOptions) (RowsSummary, er
 	if err != nil {
 		return RowsSummary{}, err
 	}
+	defer r.Close()
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return RowsSummary{}, fmt.Errorf("project: run folder: %w", err)
 	}
@@ -61,6 +62,9 @@ func TrainRows(ctx context.Context, c Config, opt LocalOptions) (RowsSummary, er
 	return r.run(ctx, opt, began)
 }
 
+// Close closes the model's files.
+func (r *rowsRun) Close() error { return r.model.Close() }
+
 // rowsRun is what a training on files is made of.
 type rowsRun struct {
 	cfg         Config
@@ -72,12 +76,16 @@ type rowsRun struct {
 }
 
 // openRows loads the model, the rows and the start adapter.
-func openRows(ctx context.Context, c Config, log *slog.Logger) (*rowsRun, error) {
+func openRows(ctx context.Context, c Config, log *slog.Logger) (_ *rowsRun, err error) {
 	r := &rowsRun{cfg: c}
-	var err error
 	if r.model, err = OpenModel(c.Model); err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			r.Close() // read only: nothing to lose
+		}
+	}()
 	r.lora = c.LoRA.Resolve(r.model.Config)
 	if r.train, r.eval, r.report, err = loadData(ctx, c, r.model, log); err != nil {
 		return nil, err
@@ -168,10 +176,7 @@ func (r *rowsRun) run(ctx context.Context, opt LocalOptions, began time.Time) (R
 	if err := writeFile(filepath.Join(opt.Dir, configFile), text); err != nil {
 		return RowsSummary{}, err
 	}
-	log, err := openRowsLog(filepath.Join(opt.Dir, metricsFile), l.StepNumber())
-	if err != nil {
-		return RowsSummary{}, err
-	}
+	log := openRowsLog(r.cfg.Watch, opt.Dir, l.StepNumber(), opt.Log)
 	counts := r.train.Counts()
 	fmt.Fprintf(opt.Progress, "%s on %d rows (%d tokens, %d trained) of %s%s\n", r.cfg.Training.Algorithm, counts.Rows, counts.Tokens, counts.Trained, r.train.Name(), r.left())
 	if n := l.StepNumber(); n > 0 {
@@ -181,16 +186,16 @@ func (r *rowsRun) run(ctx context.Context, opt LocalOptions, began time.Time) (R
 		Eval: r.eval, Dir: filepath.Join(opt.Dir, checkpointsDir), Keep: int(r.cfg.Limits.SaveTotalLimit),
 		OnStep: func(s learner.OfflineStep) error {
 			fmt.Fprintln(opt.Progress, stepLine(s))
-			return log.step(s)
+			log.step(s)
+			return nil
 		},
 		OnEval: func(e learner.OfflineEval) error {
 			fmt.Fprintln(opt.Progress, evalLine(e))
-			return log.eval(e)
+			log.eval(e)
+			return nil
 		},
 	})
-	if cerr := log.close(); err == nil {
-		err = cerr
-	}
+	log.close()
 	return r.conclude(l, opt.Dir, began, err)
 }
 
