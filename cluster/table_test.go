@@ -95,9 +95,10 @@ func TestTableHoldsProducersBack(t *testing.T) {
 
 	ts, err := cl.Tables(ctx, "r")
 	require.NoError(t, err)
-	require.Len(t, ts, 1)
-	require.Equal(t, cfg, ts[0].Config)
-	require.Positive(t, ts[0].Refused["limiter"])
+	require.Len(t, ts, 2)
+	require.Equal(t, replay.TableTrain, ts[0].Table)
+	require.Equal(t, cfg, ts[1].Config)
+	require.Positive(t, ts[1].Refused["limiter"])
 }
 
 // TestTableOverTheWire: what replay.TableStore promises, through the client.

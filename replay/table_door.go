@@ -78,7 +78,8 @@ type TableStore interface {
 	// structures that have to be built anew are built in the background, and
 	// until then the table does not sample.
 	SetTable(ctx context.Context, run, name string, cfg table.Config, version uint64) (uint64, error)
-	// Tables lists the configured tables of a run by name. TableHistory gives
+	// Tables lists the tables of a run: train (configuration 0: it follows
+	// from the spec), then the configured ones by name. TableHistory gives
 	// every configuration one had, oldest first.
 	Tables(ctx context.Context, run string) ([]TableStatus, error)
 	TableHistory(ctx context.Context, run, name string) ([]TableVersion, error)

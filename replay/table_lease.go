@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"fmt"
 
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
@@ -13,7 +14,12 @@ import (
 func (f *fold) sampleTable(t *tableState, q LeaseRequest, lease uint64) ([]*pb.TableItem, []float64, string, error) {
 	n, why := t.serves(q)
 	if why != "" {
-		return nil, nil, why, nil
+		if t.cfg.MaxStaleness < 0 || t.Ready >= uint64(q.atLeast()) || t.Indexing && t.sampler != t.base {
+			return nil, nil, why, nil
+		}
+		// Too few: those out of bounds leave all the same, as from train, or
+		// they would keep others out.
+		n = int(t.Ready)
 	}
 	draw := table.Draw{Seed: t.cfg.Seed, N: t.Draws}
 	defer func() { t.Draws = draw.N }()
@@ -51,7 +57,7 @@ func (f *fold) sampleTable(t *tableState, q LeaseRequest, lease uint64) ([]*pb.T
 				return nil, nil, "", err
 			}
 		}
-		return nil, nil, fmt.Sprintf("%d groups were chosen within bounds, %d are wanted at least; others were dropped (see removed)", len(picked), q.atLeast()), nil
+		return nil, nil, cmp.Or(why, fmt.Sprintf("%d groups were chosen within bounds, %d are wanted at least; others were dropped (see removed)", len(picked), q.atLeast())), nil
 	}
 	for _, g := range picked {
 		g.Phase = pb.GroupPhase_GROUP_PHASE_LEASED

@@ -12,22 +12,22 @@ import (
 // that every operation walks. Of the kinds that draw it does not say which
 // group comes, only which may.
 type tableModel struct {
-	gone     func(may []*tableGroup) *tableGroup // which one the fold removed to make room
-	cfg      table.Config
-	now      time.Time
-	groups   map[string]*tableGroup
-	order    []*tableGroup // inserted, by seq
-	logs     map[string]bool
-	leases   map[uint64]*tableLease
-	version  uint64
-	inserted int
-	sampled  int
-	consumed int
-	removed  map[string]int
-	last     string // stratum sampled from
-	lastGone string // stratum removed from
-	epoch    uint64
-	maxPrio  float64
+	gone           func(may []*tableGroup) *tableGroup // which one the fold removed to make room
+	cfg            table.Config
+	now            time.Time
+	groups         map[string]*tableGroup
+	order          []*tableGroup // inserted, by seq
+	logs           map[string]bool
+	leases         map[uint64]*tableLease
+	version        uint64
+	inserted, lost int
+	sampled        int
+	consumed       int
+	removed        map[string]int
+	last           string // stratum sampled from
+	lastGone       string // stratum removed from
+	epoch          uint64
+	maxPrio        float64
 }
 
 type tableGroup struct {
@@ -89,6 +89,9 @@ func (m *tableModel) leave(g *tableGroup, state, reason string) {
 		m.consumed++
 	} else {
 		m.removed[reason]++
+		if !g.inserted.IsZero() && g.times == 0 && reason != "full" {
+			m.lost++
+		}
 	}
 }
 
@@ -138,7 +141,7 @@ func (m *tableModel) sweep() {
 
 func (m *tableModel) counts() table.Counts {
 	return table.Counts{Open: uint64(len(m.in("open"))), Ready: uint64(len(m.in("ready"))), Leased: uint64(len(m.in("leased"))),
-		Inserted: uint64(m.inserted), Sampled: uint64(m.sampled)}
+		Inserted: uint64(m.inserted - m.lost), Sampled: uint64(m.sampled)}
 }
 
 // admits says whether a new group may begin.
@@ -421,7 +424,10 @@ func (m *tableModel) sample(q LeaseRequest, got *Lease) error {
 		}
 	}
 	n := m.room(q.Groups)
-	if n < q.atLeast() {
+	ready := len(m.in("ready"))
+	if n < q.atLeast() && m.cfg.MaxStaleness >= 0 && ready < q.atLeast() {
+		n = ready // stale ones leave all the same
+	} else if n < q.atLeast() {
 		if got != nil {
 			return fmt.Errorf("the model gives none, the fold %v", got.Groups)
 		}

@@ -26,9 +26,10 @@ type readOnly struct{ Reader }
 func (readOnly) Set(_, _ []byte) error { return fmt.Errorf("write in a query") }
 func (readOnly) Delete(_ []byte) error { return fmt.Errorf("write in a query") }
 
-// Tables lists the configured tables of a run by name.
+// Tables lists the tables of a run: train, then the configured ones by name.
 func Tables(kv Reader, run string) ([]TableStatus, error) {
-	if _, err := readRun(kv, run); err != nil {
+	r, err := readRun(kv, run)
+	if err != nil {
 		return nil, err
 	}
 	var names []string
@@ -39,7 +40,7 @@ func Tables(kv Reader, run string) ([]TableStatus, error) {
 	}); err != nil {
 		return nil, err
 	}
-	out := make([]TableStatus, 0, len(names))
+	out := append(make([]TableStatus, 0, 1+len(names)), trainStatus(r))
 	for _, name := range names {
 		t, err := readTable(kv, run, name)
 		if err != nil {

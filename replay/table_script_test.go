@@ -58,7 +58,7 @@ func (s *script) tableVerb(verb string, a args) (out string, err error, ok bool)
 		return fmt.Sprintf("%d removed\n", res.Updated), err, true
 	case "tables":
 		ts, err := Tables(s.kv, "r")
-		for _, t := range ts {
+		for _, t := range ts[1:] {
 			fmt.Fprintf(&b, "%s v%d: open=%d ready=%d leased=%d bytes=%d inserted=%d sampled=%d consumed=%d epoch=%d removed=%v refused=%v duplicates=%d indexing=%v\n",
 				t.Table, t.Version, t.Open, t.Ready, t.Leased, t.Bytes, t.Inserted, t.Sampled, t.Consumed, t.Epoch, sorted(t.Removed), sorted(t.Refused), t.Duplicates, t.Indexing)
 			if t.InsertBlocked != "" {

@@ -79,7 +79,7 @@ func (f *fold) configure(t *tableState) (err error) {
 }
 
 func (t *tableState) counts() table.Counts {
-	return table.Counts{Open: t.Open, Ready: t.Ready, Leased: t.Leased, Inserted: t.Inserted, Sampled: t.Sampled}
+	return table.Counts{Open: t.Open, Ready: t.Ready, Leased: t.Leased, Inserted: t.Inserted - t.Lost, Sampled: t.Sampled}
 }
 
 // entry is what the structures know of a group.
@@ -169,6 +169,11 @@ func (f *fold) leave(t *tableState, g *pb.TableItem, phase pb.GroupPhase, reason
 		t.Consumed++
 	} else {
 		t.Removed = countReason(t.Removed, reason)
+		// What was inserted and can't be sampled any more asks for no samples.
+		// Room is made because producers are ahead: there the debt stays.
+		if g.Inserted != 0 && g.TimesSampled == 0 && reason != dropFull {
+			t.Lost++
+		}
 	}
 	if g.SameAs != "" {
 		k := sameKey(t.run, t.name, g.SameAs)

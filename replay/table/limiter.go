@@ -39,7 +39,7 @@ type Counts struct {
 	Open     uint64 // admitted, incomplete
 	Ready    uint64 // can be sampled
 	Leased   uint64 // sampled, neither consumed nor returned
-	Inserted uint64 // completed, ever
+	Inserted uint64 // completed, ever, less those lost before any sample
 	Sampled  uint64 // consumed samples, ever; what is leased comes on top
 }
 

@@ -9,7 +9,9 @@ import "fmt"
 // inserts are free.
 //
 // Departures: what is leased counts as sampled and returns with a release;
-// admitted groups count as inserts for inserting.
+// admitted groups count as inserts for inserting; groups that leave before any
+// sample for another reason than to make room count as never inserted, or
+// dropping stale ones would hold both sides back for ever.
 type ratio struct{}
 
 // diff is d; the product is rounded by itself, the same on every machine.

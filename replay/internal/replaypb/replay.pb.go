@@ -2971,6 +2971,7 @@ type TableState struct {
 	IndexNext        uint64                 `protobuf:"varint,22,opt,name=index_next,json=indexNext,proto3" json:"index_next,omitempty"`                      // the next one, by seq
 	IndexEnd         uint64                 `protobuf:"varint,23,opt,name=index_end,json=indexEnd,proto3" json:"index_end,omitempty"`
 	Duplicates       uint64                 `protobuf:"varint,24,opt,name=duplicates,proto3" json:"duplicates,omitempty"` // logs
+	Lost             uint64                 `protobuf:"varint,25,opt,name=lost,proto3" json:"lost,omitempty"`             // of those inserted: left before any sample, not to make room
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -3169,6 +3170,13 @@ func (x *TableState) GetIndexEnd() uint64 {
 func (x *TableState) GetDuplicates() uint64 {
 	if x != nil {
 		return x.Duplicates
+	}
+	return 0
+}
+
+func (x *TableState) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
 	}
 	return 0
 }
@@ -3652,7 +3660,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\vTableConfig\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\fR\x06config\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x10\n" +
-	"\x03set\x18\x03 \x01(\x03R\x03set\"\x88\x06\n" +
+	"\x03set\x18\x03 \x01(\x03R\x03set\"\x9c\x06\n" +
 	"\n" +
 	"TableState\x124\n" +
 	"\x06config\x18\x01 \x01(\v2\x1c.skein.replay.v1.TableConfigR\x06config\x12\x19\n" +
@@ -3684,7 +3692,8 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\tindex_end\x18\x17 \x01(\x04R\bindexEnd\x12\x1e\n" +
 	"\n" +
 	"duplicates\x18\x18 \x01(\x04R\n" +
-	"duplicates\"\xe8\x03\n" +
+	"duplicates\x12\x12\n" +
+	"\x04lost\x18\x19 \x01(\x04R\x04lost\"\xe8\x03\n" +
 	"\tTableItem\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x121\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x1b.skein.replay.v1.GroupPhaseR\x05phase\x12\x12\n" +
