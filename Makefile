@@ -58,7 +58,7 @@ $(CACHE)/minilm/.done: third_party/minilm.txt
 
 $(CACHE)/clients/venv/bin/python: third_party/clients.txt
 	python3 -m venv $(CACHE)/clients/venv
-	$(CACHE)/clients/venv/bin/pip install -q --require-hashes -r third_party/clients.txt
+	$(CACHE)/clients/venv/bin/pip install -q --no-deps --require-hashes -r third_party/clients.txt
 	@touch $@
 
 $(CACHE)/bfcl/.done: third_party/bfcl.txt
