@@ -89,6 +89,7 @@ func checkModel() Check {
 	if err != nil {
 		return Check{"embedded model", CheckFailed, err.Error(), "this binary is broken: build it again"}
 	}
+	defer m.Close()
 	return Check{Name: "embedded model", State: CheckOK, Detail: fmt.Sprintf("%.2f M parameters, %s", float64(m.Config.NumParams())/1e6, m.Digest)}
 }
 
@@ -97,6 +98,7 @@ func checkXLA() Check {
 	if err != nil {
 		return Check{"xla:cpu", CheckFailed, err.Error(), ""}
 	}
+	defer m.Close()
 	b, err := xla.Open(m, xla.Options{Device: "cpu", Logger: slog.New(slog.DiscardHandler)})
 	switch {
 	case errors.Is(err, xla.ErrNotBuilt):

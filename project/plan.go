@@ -48,6 +48,7 @@ func MakePlan(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 		if err != nil {
 			return p, err
 		}
+		defer r.Close()
 		m = r.model
 		if p.Steps, p.StepTokens, p.MicroTokens, err = learner.PlanOffline(c.Training, r.train); err != nil {
 			return p, err
@@ -63,6 +64,7 @@ func MakePlan(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 		if m, err = OpenModel(c.Model); err != nil {
 			return p, err
 		}
+		defer m.Close()
 		p.Steps = uint64(c.Training.MaxSteps)
 		p.StepTokens = c.Training.GroupsPerStep * c.Training.NumGenerations * c.Rollout.MaxLen
 		p.MicroTokens = min(p.StepTokens, max(c.Training.TokenBudget, c.Rollout.MaxLen))

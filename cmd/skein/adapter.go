@@ -122,6 +122,7 @@ func exportAdapter(ctx context.Context, st replay.Store, spec replay.RunSpec, p 
 	if err != nil {
 		return exportReport{}, err
 	}
+	defer m.Close()
 	if err := a.CheckBase(m.Digest); err != nil {
 		return exportReport{}, err
 	}

@@ -74,10 +74,12 @@ func diff(a, b, base string) (*model.Difference, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer x.Close()
 	y, pathB, err := openModel(b)
 	if err != nil {
 		return nil, err
 	}
+	defer y.Close()
 	typesA, err := model.StoredTypes(pathA, x.Config)
 	if err != nil {
 		return nil, err

@@ -133,7 +133,7 @@ func meter(what string) func(done, total int64) {
 	}
 }
 
-// openModel opens a model by path or pulled reference.
+// openModel opens a model by path or pulled reference; the caller closes it.
 func openModel(name string) (*model.Model, string, error) {
 	path, err := modelPath(name)
 	if err != nil {
@@ -176,6 +176,7 @@ embedding and the head are q8_0. DST appears when all of it is written.`,
 			if err != nil {
 				return err
 			}
+			defer m.Close()
 			rep, err := f.write(m, args[1], typ)
 			if err != nil {
 				return err
@@ -214,6 +215,7 @@ know it fits.`,
 			if err != nil {
 				return err
 			}
+			defer m.Close()
 			typ, err := f.typeFor(path)
 			if err != nil {
 				return err

@@ -107,6 +107,7 @@ func (f *serveFlags) run(ctx context.Context, g *globals, name string) error {
 	if err != nil {
 		return err
 	}
+	defer m.Close()
 	if ctx.Err() != nil { // interrupted while loading
 		return context.Cause(ctx)
 	}
