@@ -55,7 +55,12 @@ func options() map[string]func(*Config) {
 		"engine, rejecting":                func(c *Config) { c.OldLogprobs = OldEngine; is(loss.TokenReject, .8, 1.25)(c) },
 		"constant groups dropped":          func(c *Config) { c.ConstantGroups = DropConstant },
 		"source weights":                   func(c *Config) { c.SourceWeights = map[string]float64{"toy": .5} },
-		"top entropy":                      func(c *Config) { c.TopEntropyQuantile = .5 },
+		"ppo": func(c *Config) {
+			d := DefaultPPOConfig()
+			c.Algorithm, c.Beta, c.Reference, c.NumMiniBatches = PPO, d.Beta, ReferenceBase, 2
+			c.M2Threshold, c.StalenessWeighting, c.SourceWeights = r(.05), loss.StalenessInverse, map[string]float64{"toy": 2}
+		},
+		"top entropy": func(c *Config) { c.TopEntropyQuantile = .5 },
 		"mini-batches, m2po, moving, stale": func(c *Config) {
 			c.NumMiniBatches, c.M2Threshold, c.StalenessWeighting = 2, r(.05), loss.StalenessInverse
 			c.Beta, c.Reference, c.RefModelSyncSteps, c.NumIterations = .1, ReferenceMoving, 1, 2
@@ -139,9 +144,13 @@ func TestEveryOptionResumesAndVerifies(t *testing.T) {
 				second := runTo(t, c, b, 5)
 				require.Equal(t, straight.l.Params(), second.l.Params())
 				require.Equal(t, straight.steps[4].Checkpoint, second.steps[1].Checkpoint)
-				exact := func(model.TrainerConfig) (model.Trainer, error) { return newBandit(vocab), nil }
 				for n := uint64(1); n <= 5; n++ {
-					rep, err := VerifyStep(t.Context(), b, run, n, exact)
+					rep, err := VerifyStep(t.Context(), b, run, n, func(tc model.TrainerConfig) (model.Trainer, error) {
+						if tc.Value {
+							return newTable(vocab), nil
+						}
+						return newBandit(vocab), nil
+					})
 					require.NoError(t, err)
 					require.True(t, rep.OK, "step %d: %+v", n, rep)
 					require.Equal(t, rep.CheckpointRecorded, rep.CheckpointRecomputed)

@@ -78,7 +78,7 @@ func (a *appender) Close() {
 	select {
 	case <-a.done:
 	case <-t.C:
-		a.log.Error("metrics file does not answer; its last lines are lost", "file", a.name)
+		a.log.Error("metrics file does not answer; it lacks its last records, which the store has", "file", a.name)
 	}
 }
 
@@ -93,7 +93,7 @@ func (a *appender) run() {
 	a.flush()
 	if n := len(a.pending); n > 0 {
 		a.dropped.Add(uint64(n))
-		a.log.Error("metrics file could not be written; its last records are lost", "file", a.name, "records", n)
+		a.log.Error("metrics file could not be written; it lacks its last records, which the store has", "file", a.name, "records", n)
 	}
 	if a.f != nil {
 		if err := a.f.Close(); err != nil {

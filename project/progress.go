@@ -106,9 +106,12 @@ func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxStep
 			if err != nil {
 				break
 			}
-			m := rec.Metrics
-			news = append(news, fmt.Sprintf("step %3d/%-3d reward %.3f  held-out %s  staleness %.2f  entropy %.3f  gap %.1e  %4.0f tok/s trained",
-				n, maxSteps, m[rewardMetric], w.success, m["staleness/mean"], m["entropy"], m["logprob_gap/mean_abs"], m["num_tokens"]/max(stepSeconds(m), 1e-9)))
+			m, kl := rec.Metrics, ""
+			if x, ok := m["kl"]; ok {
+				kl = fmt.Sprintf("  kl %.1e", x)
+			}
+			news = append(news, fmt.Sprintf("step %3d/%-3d reward %.3f  held-out %s  staleness %.2f  entropy %.3f%s  gap %.1e  %4.0f tok/s trained",
+				n, maxSteps, m[rewardMetric], w.success, m["staleness/mean"], m["entropy"], kl, m["logprob_gap/mean_abs"], m["num_tokens"]/max(stepSeconds(m), 1e-9)))
 			for _, warning := range w.detector.Add(watch.Step{Step: n, Metrics: m}) {
 				news = append(news, "warning: "+warning.String())
 			}

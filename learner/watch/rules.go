@@ -57,9 +57,8 @@ func entropyCollapse(c Config, v view) (Warning, bool) {
 
 // constantGroups: nothing to compare within groups, so no gradient.
 func constantGroups(c Config, v view) (Warning, bool) {
-	const metric = "frac_reward_zero_std"
-	x, ok := v.recent(metric)
-	if !ok || c.ConstantGroups == 0 || !v.all(metric, c.ConstantGroups) {
+	x, least, ok := v.constant()
+	if !ok || c.ConstantGroups == 0 || least < c.ConstantGroups {
 		return Warning{}, false
 	}
 	r, _ := v.recent("reward")
@@ -81,8 +80,8 @@ func constantGroups(c Config, v view) (Warning, bool) {
 // on noise (arXiv:2503.20783, section 3.1, on the bias of that division).
 func rewardFlat(c Config, v view) (Warning, bool) {
 	s, ok := v.recent("reward_std")
-	z, zok := v.recent("frac_reward_zero_std")
-	if !ok || !zok || z >= 1 || !(s < c.RewardStdMin) || c.ConstantGroups > 0 && v.all("frac_reward_zero_std", c.ConstantGroups) {
+	z, least, zok := v.constant()
+	if !ok || !zok || z >= 1 || !(s < c.RewardStdMin) || c.ConstantGroups > 0 && least >= c.ConstantGroups {
 		return Warning{}, false
 	}
 	return Warning{Value: s, Limit: c.RewardStdMin,

@@ -110,14 +110,22 @@ func (v view) start(metric string) (x float64, ok bool) {
 	return mean(v.d.first, metric)
 }
 
-// all says whether every step of the window has the metric at least at x.
-func (v view) all(metric string, x float64) bool {
+// constant is the mean share of groups whose rewards are all equal, those left
+// out of the batch for it included, and the least of the window.
+func (v view) constant() (share, least float64, ok bool) {
+	least = 1
 	for _, s := range v.d.last {
-		if y, ok := s.Metrics[metric]; !ok || !(y >= x) {
-			return false
+		x, ok := s.Metrics["frac_reward_zero_std"]
+		if !ok || math.IsNaN(x) {
+			return 0, 0, false
 		}
+		if n, out := s.Metrics["groups"], s.Metrics["excluded/group_constant"]; out > 0 {
+			x = (x*n + out) / (n + out)
+		}
+		share += x / float64(len(v.d.last))
+		least = min(least, x)
 	}
-	return true
+	return share, least, true
 }
 
 func mean(steps []Step, metric string) (float64, bool) {

@@ -48,6 +48,7 @@ func TestEachRule(t *testing.T) {
 		{"entropy against the start", metrics{"entropy": .19}, EntropyCollapse, "likely"},
 		{"too hard", metrics{"frac_reward_zero_std": .95, "reward": 0}, ConstantGroups, "too hard"},
 		{"too easy", metrics{"frac_reward_zero_std": 1, "reward": 1, "reward_std": 0}, ConstantGroups, "solved"},
+		{"constant groups left out", metrics{"frac_reward_zero_std": 0, "groups": 1, "excluded/group_constant": 15, "reward": .1}, ConstantGroups, "too hard"},
 		{"noise rewards", metrics{"reward_std": 5e-4}, RewardFlat, "small one"},
 		{"numerics", metrics{"logprob_gap/same_version_mean_abs": .2}, LogprobGap, "numerics"},
 		{"growing numerics", metrics{"logprob_gap/same_version_mean_abs": .02}, LogprobGap, "numerics"},
