@@ -21,6 +21,8 @@ PEER_PYTHON ?= $(PEERS)/venv/bin/python
 # lm-eval's numbers with (empty: they are not compared).
 CLIENT_PYTHON ?= $(CACHE)/clients/venv/bin/python
 TORCH_PYTHON  ?= $(wildcard $(PEERS)/venv/bin/python)
+# The interpreter of the TRL peer.
+TRL_PYTHON ?= $(PEERS)/trl/bin/python
 # Words before a benchmark's command; on a machine shared with other work: BENCH_RUN='setsid -w bench/first.sh'
 BENCH_RUN ?=
 
@@ -93,6 +95,18 @@ bench-decode: peers-decode ## speed of generation against llama.cpp and transfor
 	$(GO) build -trimpath -o bin/bench-decode ./bench/decode
 	$(BENCH_RUN) bin/bench-decode -file $(CACHE)/smollm2/model.gguf -f16 $(PEERS)/smollm2/f16.gguf -f32 $(PEERS)/smollm2/f32.gguf -hf $(PEERS)/smollm2/hf \
 		-llama $(PEERS)/llama.cpp -python $(PEER_PYTHON)
+
+$(PEERS)/trl/bin/python: third_party/trl.txt
+	python3 -m venv $(PEERS)/trl
+	$(PEERS)/trl/bin/pip install -q -r third_party/trl.txt
+	@touch $@
+
+peers-learner: $(PJRT) $(PEERS)/smollm2/.done $(TRL_PYTHON) ## what bench-learner compares with: torch, TRL
+
+bench-learner: peers-learner ## training steps against torch and TRL, into bench/results/learner.jsonl
+	@mkdir -p bin
+	CGO_ENABLED=1 $(GO) build -trimpath -tags xla -o bin/bench-learner ./bench/learner
+	$(BENCH_RUN) bin/bench-learner -model $(abspath $(PEERS)/smollm2/f16.gguf) -hf $(abspath $(PEERS)/smollm2/hf) -plugin $(abspath $(dir $(PJRT))) -python $(abspath $(TRL_PYTHON))
 
 demo: build $(if $(filter smollm2-135m,$(MODEL)),$(PJRT) $(CACHE)/smollm2/model.gguf $(CACHE)/bfcl/.done) ## the main job: a local cluster trains a model on tool calls
 	@rm -rf $(if $(RESUME),,$(DEMO))
