@@ -24,6 +24,8 @@ const (
 	scrubEvery   = 24 * time.Hour
 	scrubLimit   = time.Hour
 	blobGrace    = time.Hour // between a blob and the commit that refers to it
+	compactGrace = time.Hour // between a log's bytes and their commit
+	compactDead  = 0.3       // of a file's bytes, from which on it is rewritten
 )
 
 // repairer pulls what this replica should hold and does not: payloads whose ids
@@ -79,7 +81,7 @@ func (r *repairer) collect() {
 }
 
 // scrubDaily looks for damage that nobody has read yet, while the other replicas
-// still have what is lost here.
+// still have what is lost here; then it frees what was never committed.
 func (r *repairer) scrubDaily() {
 	t := time.NewTicker(scrubEvery)
 	defer t.Stop()
@@ -89,6 +91,7 @@ func (r *repairer) scrubDaily() {
 			return
 		case <-t.C:
 			r.scrub()
+			r.compact()
 		}
 	}
 }
@@ -106,6 +109,23 @@ func (r *repairer) scrub() {
 		r.n.log.Error("scrub found damage", "records", rep.Records, "gaps", rep.Gaps, "bytes", rep.Bytes, "lost", rep.Lost)
 	default:
 		r.n.log.Info("scrubbed", "records", rep.Records)
+	}
+}
+
+// compact frees the bytes of logs that were never committed.
+func (r *repairer) compact() {
+	if !r.n.upToDate() { // what is committed must be known
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.n.ctx, scrubLimit)
+	defer cancel()
+	rep, err := r.n.store.Compact(ctx, time.Now(), compactGrace, compactDead)
+	switch {
+	case r.n.ctx.Err() != nil:
+	case err != nil:
+		r.n.log.Warn("compact segments", "err", err)
+	case rep.Segments > 0:
+		r.n.log.Info("segments compacted", "segments", rep.Segments, "moved", rep.Moved, "dropped", rep.Dropped, "bytes", rep.Bytes)
 	}
 }
 

@@ -26,6 +26,8 @@ type storage interface {
 	MissingBlobs() ([]string, error)
 	CollectBlobs(now time.Time, grace time.Duration) (n int, size int64, err error)
 
+	Compact(ctx context.Context, now time.Time, grace time.Duration, dead float64) (replay.CompactReport, error)
+
 	ApplyBatch(entries []replay.Entry) ([]replay.Result, error)
 	AppliedIndex() uint64
 	View(fn func(kv replay.Reader) error) error

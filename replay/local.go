@@ -99,9 +99,17 @@ type Local struct {
 	fence sync.RWMutex
 	term  uint64
 
+	// placing is held for reading while PutChunk finds out what is here, so
+	// that Compact does not take it away meanwhile. scans keeps Scrub and
+	// Compact apart.
+	placing sync.RWMutex
+	scans   sync.Mutex
+	opened  time.Time
+
 	// pending are durable payloads whose index entries are not in Badger yet.
 	pmu     sync.Mutex
 	pending map[string]segment.Entry
+	touched map[string]time.Time // payloads that PutChunk found here, by key
 	queue   []segment.Entry
 	wake    chan struct{}
 
@@ -121,7 +129,7 @@ func OpenLocal(dir string, opts LocalOptions) (*Local, error) {
 	}
 	l := &Local{
 		dir: dir, opts: opts, log: opts.Logger,
-		pending: map[string]segment.Entry{}, wake: make(chan struct{}, 1), quit: make(chan struct{}),
+		pending: map[string]segment.Entry{}, touched: map[string]time.Time{}, opened: time.Now(), wake: make(chan struct{}, 1), quit: make(chan struct{}),
 	}
 	if l.log == nil {
 		l.log = slog.New(slog.DiscardHandler)

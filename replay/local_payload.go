@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -62,17 +63,9 @@ func (l *Local) PutChunk(ctx context.Context, term uint64, recs []Record) error 
 	if err := l.checkTerm(term); err != nil {
 		return err
 	}
-	var todo []segment.Record
-	txn := l.db.begin()
-	defer txn.Discard()
-	for _, r := range recs {
-		_, here, err := l.locate(txn, r.Item.LogID, r.Item.Digest)
-		if err != nil {
-			return err
-		}
-		if !here {
-			todo = append(todo, segment.Record{ID: r.Item.LogID, Digest: r.Item.Digest, Bytes: r.Bytes})
-		}
+	todo, err := l.notHere(recs)
+	if err != nil {
+		return err
 	}
 	if _, err := l.seg.Append(ctx, todo); err != nil {
 		err = storageError(err)
@@ -86,6 +79,26 @@ func (l *Local) PutChunk(ctx context.Context, term uint64, recs []Record) error 
 	}
 	l.m.payloads.Add(float64(len(todo)))
 	return l.checkTerm(term)
+}
+
+// notHere lists the records whose bytes are not here yet.
+func (l *Local) notHere(recs []Record) (todo []segment.Record, err error) {
+	l.placing.RLock()
+	defer l.placing.RUnlock()
+	txn := l.db.begin()
+	defer txn.Discard()
+	for _, r := range recs {
+		_, here, err := l.locate(txn, r.Item.LogID, r.Item.Digest)
+		if err != nil {
+			return nil, err
+		}
+		if here {
+			l.touch(r.Item)
+			continue
+		}
+		todo = append(todo, segment.Record{ID: r.Item.LogID, Digest: r.Item.Digest, Bytes: r.Bytes})
+	}
+	return todo, nil
 }
 
 func (l *Local) checkRecord(r *Record) error {
@@ -161,6 +174,18 @@ func (l *Local) readPayload(txn *badger.Txn, it Item) ([]byte, error) {
 		return nil, fmt.Errorf("%w: bytes of log %q", ErrNotFound, it.LogID)
 	}
 	r, err := l.seg.Read(pos)
+	for moved := false; errors.Is(err, fs.ErrNotExist); {
+		// Compact moved it after it was located, or its file is lost.
+		old := pos
+		if pos, moved, err = l.locateNow(it); err != nil {
+			return nil, err
+		}
+		if !moved || pos == old {
+			err = fmt.Errorf("%w: segment %d is gone", segment.ErrCorrupt, old.Segment)
+			break
+		}
+		r, err = l.seg.Read(pos)
+	}
 	if err == nil && (r.ID != it.LogID || r.Digest != it.Digest) {
 		err = fmt.Errorf("%w: log %q is where %q should be", segment.ErrCorrupt, r.ID, it.LogID)
 	}
@@ -212,6 +237,13 @@ func (l *Local) MissingPayloads(limit int) ([]Item, error) {
 		return len(out) < limit
 	})
 	return out, errors.Join(err, bad)
+}
+
+// locateNow is locate without an older view of the index.
+func (l *Local) locateNow(it Item) (segment.Position, bool, error) {
+	txn := l.db.begin()
+	defer txn.Discard()
+	return l.locate(txn, it.LogID, it.Digest)
 }
 
 // locate finds where a payload is, indexed or about to be.

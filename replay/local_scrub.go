@@ -21,6 +21,8 @@ type ScrubReport struct {
 // damaged are listed by MissingPayloads from then on, for repair from another
 // replica. It reads the whole store: call it rarely, with a deadline.
 func (l *Local) Scrub(ctx context.Context) (ScrubReport, error) {
+	l.scans.Lock()
+	defer l.scans.Unlock()
 	var rep ScrubReport
 	gaps, err := l.seg.Scan(ctx, segment.Position{}, func(segment.Entry) error {
 		rep.Records++
