@@ -72,17 +72,21 @@ func TestSet(t *testing.T) {
 	require.Equal(t, map[string]string{"seed": "7"}, c.Task.Options)
 
 	for set, want := range map[string]string{
-		"run":                       "key.path=value",
-		"run.x=1":                   `"run" is not a section`,
-		"training.nosuch=1":         "training.nosuch: unknown key",
-		"training.epsilom=1":        "training.epsilom: unknown key: did you mean epsilon?",
-		"lora.rank=[":               "is not YAML",
-		"training.epsilon=no":       `training.epsilon: "no" is not a number`,
-		"training=3":                `training: "3" is not a section`,
-		"rollout.slots=1.5":         `rollout.slots: "1.5" is not a whole number`,
-		"lora.targets=q_proj":       `lora.targets: "q_proj" is not a list`,
-		"rollout.turn_timeout=soon": `rollout.turn_timeout: "soon" is not a duration`,
-		"rollout.turn_timeout=30":   `rollout.turn_timeout: "30" is not a duration such as 30s`,
+		"run":                          "key.path=value",
+		"run.x=1":                      `"run" is not a section`,
+		"training.nosuch=1":            "training.nosuch: unknown key",
+		"training.epsilom=1":           "training.epsilom: unknown key: did you mean epsilon?",
+		"lora.dropout=0.1":             "lora.dropout: dropout is not offered",
+		"training.sync_ref_model=true": "training.sync_ref_model: a reference that moves is training.reference: moving",
+		"watch.report_to=[wandb]":      `watch.report_to: unknown "wandb"`,
+		"watch.kl=-1":                  "watch.kl: -1 is outside",
+		"lora.rank=[":                  "is not YAML",
+		"training.epsilon=no":          `training.epsilon: "no" is not a number`,
+		"training=3":                   `training: "3" is not a section`,
+		"rollout.slots=1.5":            `rollout.slots: "1.5" is not a whole number`,
+		"lora.targets=q_proj":          `lora.targets: "q_proj" is not a list`,
+		"rollout.turn_timeout=soon":    `rollout.turn_timeout: "soon" is not a duration`,
+		"rollout.turn_timeout=30":      `rollout.turn_timeout: "30" is not a duration such as 30s`,
 	} {
 		_, _, err := Load("testdata/minimal.good.yml", []string{set})
 		require.ErrorContains(t, err, want, set)

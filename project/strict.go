@@ -33,7 +33,11 @@ func checkTree(n *yaml.Node, t reflect.Type, path string) (problems []error) {
 		ft, ok := fields[key.Value]
 		switch {
 		case !ok:
-			bad(at, "unknown key: %s", remedy(key.Value, fields))
+			if why, known := notOffered[at]; known {
+				bad(at, "%s", why)
+			} else {
+				bad(at, "unknown key: %s", remedy(key.Value, fields))
+			}
 			continue
 		case seen[key.Value]:
 			bad(at, "given twice; keep one")
@@ -65,6 +69,24 @@ func checkTree(n *yaml.Node, t reflect.Type, path string) (problems []error) {
 	n.Content = kept
 	return problems
 }
+
+// notOffered are keys of other systems that have no counterpart of the same
+// form here, with the way to what they are for.
+var notOffered = map[string]string{
+	"lora.dropout":                         noDropout,
+	"lora.lora_dropout":                    noDropout,
+	"training.lora_dropout":                noDropout,
+	"training.sync_ref_model":              "a reference that moves is training.reference: moving",
+	"training.filter_groups":               "dynamic sampling is training.constant_groups: resample",
+	"training.use_kl_in_reward":            "the algorithm decides: ppo, rloo and reinforce++ have the KL in the reward, grpo in the loss",
+	"training.report_to":                   "report_to is a key of watch: watch.report_to: [jsonl, tensorboard]",
+	"training.gradient_accumulation_steps": gradientAccumulation,
+}
+
+const (
+	noDropout            = "dropout is not offered: a dropped unit makes the trained policy another than the engine's at every token: leave it out; weight_decay or a lower rank regularise too"
+	gradientAccumulation = "a step is whole rollouts (groups_per_step) cut into micro-batches of training.token_budget, which cannot change the result: leave it out"
+)
 
 // fits says whether a value can be read as t without losing anything. The YAML
 // library would cut 1.5 to 1 and take 30 for 30 nanoseconds.
