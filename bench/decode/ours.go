@@ -27,6 +27,8 @@ type job struct {
 	Group  int `json:"group"`
 	Prompt int `json:"prompt"` // tokens
 	New    int `json:"new"`    // tokens per sequence
+	// Roof has the machine measured instead; of the rest only Threads counts.
+	Roof bool `json:"roof,omitempty"`
 }
 
 // result is what a job, ours or a peer's, measured.
@@ -39,7 +41,8 @@ type result struct {
 	P99     float64 `json:"p99"`
 	RSS     float64 `json:"rss"` // peak, MB
 	Backend string  `json:"backend"`
-	// What a step in the middle has to read, in bytes, and to compute.
+	// What a step in the middle has to read, in bytes, and to compute; of a job
+	// with Roof, what a second allows of both.
 	StepBytes float64 `json:"step_bytes,omitempty"`
 	StepFlops float64 `json:"step_flops,omitempty"`
 	roof      roof
@@ -66,17 +69,29 @@ func (r *result) cost(b model.Backend, j job) {
 	}
 }
 
-// compare measures the machine.
-func (r *result) compare(j job) {
-	read, peak := gobackend.Roof(j.Threads)
-	step := float64(j.Batch) / r.Decode
+// compare sets the roof from the machine's.
+func (r *result) compare(j job, machine result) {
+	read, peak, step := machine.StepBytes, machine.StepFlops, float64(j.Batch)/r.Decode
 	r.roof = roof{part(read / 1e9), part(peak / 1e9), part(r.StepBytes / read / step), part(r.StepFlops / peak / step)}
 }
 
 func part(x float64) float64 { return math.Round(x*1000) / 1000 }
 
-// measure runs a job in a fresh process.
+// measure runs a job, and then the machine's roof, in fresh processes. This one
+// stays small: its memory would count as the least of theirs.
 func measure(ctx context.Context, j job) (result, error) {
+	r, err := spawn(ctx, j)
+	if err != nil {
+		return r, err
+	}
+	machine, err := spawn(ctx, job{Threads: j.Threads, Roof: true})
+	if err == nil {
+		r.compare(j, machine)
+	}
+	return r, err
+}
+
+func spawn(ctx context.Context, j job) (result, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return result{}, err
@@ -94,7 +109,6 @@ func measure(ctx context.Context, j job) (result, error) {
 		return result{}, fmt.Errorf("job %s: result %q: %w", mustJSON(j), out, err)
 	}
 	r.RSS = peakMB(cmd.ProcessState)
-	r.compare(j)
 	return r, nil
 }
 
@@ -110,6 +124,11 @@ func work(ctx context.Context, text string) error {
 	var j job
 	if err := json.Unmarshal([]byte(text), &j); err != nil {
 		return fmt.Errorf("worker: job %q: %w", text, err)
+	}
+	if j.Roof {
+		var r result
+		r.StepBytes, r.StepFlops = gobackend.Roof(j.Threads)
+		return json.NewEncoder(os.Stdout).Encode(r)
 	}
 	m, err := model.Open(j.Model)
 	if err != nil {

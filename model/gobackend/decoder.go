@@ -282,6 +282,10 @@ func (d *decoder) forward(ln *lane, cacheOnly bool) {
 
 // Close implements model.Decoder.
 func (d *decoder) Close() error {
+	if d.closed {
+		return nil
+	}
+	d.shape.free.mem.Free()
 	d.closed, d.slots, d.lanes, d.adapters, d.shape = true, make([]*slotCache, d.cfg.Slots), nil, nil, cacheShape{}
 	return nil
 }

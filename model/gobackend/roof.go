@@ -1,7 +1,6 @@
 package gobackend
 
 import (
-	"runtime"
 	"time"
 
 	"github.com/skein-rl/skein/model"
@@ -17,7 +16,7 @@ func Roof(threads int) (bytesPerSecond, flopsPerSecond float64) {
 	defer release()
 	const n = 32 << 20 // 128 MB: more than caches hold
 	mem := f32.NewMemory()
-	defer runtime.KeepAlive(mem)
+	defer mem.Free()
 	x := mem.Floats(n)
 	pool.Rows(n, 1<<16, func(lo, hi int) {
 		for i := lo; i < hi; i++ {

@@ -24,12 +24,22 @@ const (
 // NewMemory returns empty memory.
 func NewMemory() *Memory {
 	m := &Memory{all: new([][]byte)}
-	runtime.AddCleanup(m, func(all *[][]byte) {
-		for _, slab := range *all {
-			unmapMemory(slab)
-		}
-	}, m.all)
+	runtime.AddCleanup(m, unmapAll, m.all)
 	return m
+}
+
+// Free gives the memory back now: the collector does not see its size and may
+// take minutes. Nothing in it may be used any more.
+func (m *Memory) Free() {
+	unmapAll(m.all)
+	m.free = nil
+}
+
+func unmapAll(slabs *[][]byte) {
+	for _, slab := range *slabs {
+		unmapMemory(slab)
+	}
+	*slabs = nil
 }
 
 // take returns n zeroed bytes, aligned to a cache line.

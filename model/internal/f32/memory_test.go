@@ -59,6 +59,10 @@ func TestMemory(t *testing.T) {
 		require.Equal(t, [2]byte{byte(i + 1), byte(i + 1)}, [2]byte{b[0], b[len(b)-1]})
 	}
 	require.Empty(t, numbers[float32](mem, 0))
+	mem.Free()
+	mem.Free()
+	require.Equal(t, byte(0), numbers[byte](mem, 64)[63], "it can be used anew")
+	mem.Free()
 	w := random(rand.New(rand.NewPCG(1, 2)), 96)
 	m := NewMatrix(nil, NewMemory(), 3, w)
 	for range 3 {
