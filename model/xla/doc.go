@@ -24,6 +24,13 @@
 // company; a stack that grows (a higher rank, another target) or a cache of
 // another size is another program, whose f32 numbers differ in the last place.
 //
+// Several devices (Options.Devices) train together: a batch of groups is computed
+// whole on one device, batch i on device i mod their number, and the gradients
+// are added on the host in the order of batches, so any number of equal devices
+// gives the same bits. With Options.Shard each layer's base weights, and the
+// embedding, lie on one device; the others copy them when they compute with them.
+// LoRA's optimizer is the learner's, on the host: there is nothing of it to share.
+//
 // Mixtures of experts are computed densely: every expert for every token, which
 // costs experts/experts-per-token times a sparse kernel's arithmetic and suits
 // small counts. Training them (LoRA on attention) works the same way.
