@@ -172,7 +172,7 @@ func statusTo(s replay.RunStatus) *pb.RunStatus {
 		Duplicates: int64(s.Duplicates), FailedRollouts: int64(s.FailedRollouts),
 		FailureReasons: toCounts(s.FailureReasons), StalenessCounts: toCounts(s.StalenessCounts), Finished: s.Finished,
 		DropReasons: toCounts(s.DropReasons), LateLogs: int64(s.LateLogs), RejectedLogs: int64(s.RejectedLogs),
-		ShrunkGroups: int64(s.ShrunkGroups),
+		ShrunkGroups: int64(s.ShrunkGroups), DeletedLogs: int64(s.DeletedLogs),
 	}
 	if s.LastStep != nil {
 		out.LastStep = stepTo(*s.LastStep)
@@ -188,7 +188,7 @@ func statusFrom(s *pb.RunStatus) replay.RunStatus {
 		Appended: int(s.GetAppended()), Duplicates: int(s.GetDuplicates()), FailedRollouts: int(s.GetFailedRollouts()),
 		FailureReasons: fromCounts(s.GetFailureReasons()), StalenessCounts: fromCounts(s.GetStalenessCounts()),
 		Finished: s.GetFinished(), DropReasons: fromCounts(s.GetDropReasons()), LateLogs: int(s.GetLateLogs()),
-		RejectedLogs: int(s.GetRejectedLogs()), ShrunkGroups: int(s.GetShrunkGroups()),
+		RejectedLogs: int(s.GetRejectedLogs()), ShrunkGroups: int(s.GetShrunkGroups()), DeletedLogs: int(s.GetDeletedLogs()),
 	}
 	if s.LastStep != nil {
 		st := stepFrom(s.LastStep)

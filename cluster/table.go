@@ -220,3 +220,22 @@ func (c *Client) RemoveGroups(ctx context.Context, run, name string, groups []st
 		&pb.RemoveGroupsRequest{Run: run, Table: name, Groups: groups, Reason: reason}, pb.ReplayClient.RemoveGroups)
 	return int(a.GetCount()), err
 }
+
+// DeleteLogs implements replay.Store.
+func (s *nodeStore) DeleteLogs(ctx context.Context, run string, logIDs []string, reason string) (int, error) {
+	res, err := s.result(ctx, replay.DeleteLogsCmd{Now: time.Now(), Run: run, LogIDs: logIDs, Reason: reason})
+	return res.Updated, err
+}
+
+func (r *replayServer) DeleteLogs(ctx context.Context, q *pb.DeleteLogsRequest) (*pb.CountResponse, error) {
+	n, err := r.s.DeleteLogs(ctx, q.GetRun(), q.GetLogIds(), q.GetReason())
+	return &pb.CountResponse{Count: int64(n)}, err
+}
+
+// DeleteLogs implements replay.Store. After a retry the count may leave out what
+// the first try deleted.
+func (c *Client) DeleteLogs(ctx context.Context, run string, logIDs []string, reason string) (int, error) {
+	a, err := unary(ctx, c, fmt.Sprintf("delete %d logs", len(logIDs)), 0,
+		&pb.DeleteLogsRequest{Run: run, LogIds: logIDs, Reason: reason}, pb.ReplayClient.DeleteLogs)
+	return int(a.GetCount()), err
+}

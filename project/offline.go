@@ -176,3 +176,6 @@ func (r *replicas) UpdatePriorities(context.Context, string, string, []replay.Gr
 func (r *replicas) RemoveGroups(context.Context, string, string, []string, string) (int, error) {
 	return 0, errStopped
 }
+func (r *replicas) DeleteLogs(context.Context, string, []string, string) (int, error) {
+	return 0, errStopped
+}

@@ -135,6 +135,15 @@ type RemoveGroupsCmd struct {
 	Reason string
 }
 
+// DeleteLogsCmd forgets logs; groups that leave a table with them are counted
+// under Reason.
+type DeleteLogsCmd struct {
+	Now    time.Time
+	Run    string
+	LogIDs []string
+	Reason string
+}
+
 func (c CreateRunCmd) Clock() time.Time    { return c.Now }
 func (c FinishRunCmd) Clock() time.Time    { return c.Now }
 func (c TakeTicketsCmd) Clock() time.Time  { return c.Now }
@@ -151,6 +160,7 @@ func (c SetTableCmd) Clock() time.Time         { return c.Now }
 func (c InsertGroupsCmd) Clock() time.Time     { return c.Now }
 func (c UpdatePrioritiesCmd) Clock() time.Time { return c.Now }
 func (c RemoveGroupsCmd) Clock() time.Time     { return c.Now }
+func (c DeleteLogsCmd) Clock() time.Time       { return c.Now }
 
 func (c CreateRunCmd) toPB() *pb.Command {
 	return &pb.Command{Op: &pb.Command_CreateRun{CreateRun: &pb.CreateRun{Spec: specToPB(c.Spec)}}}
@@ -270,6 +280,9 @@ func DecodeCommand(b []byte) (Command, error) {
 	case *pb.Command_RemoveGroups:
 		m := op.RemoveGroups
 		return RemoveGroupsCmd{now, m.GetRun(), m.GetTable(), m.GetGroups(), m.GetReason()}, nil
+	case *pb.Command_DeleteLogs:
+		m := op.DeleteLogs
+		return DeleteLogsCmd{now, m.GetRun(), m.GetLogIds(), m.GetReason()}, nil
 	}
 	return nil, fmt.Errorf("%w: decode command: unknown operation (a newer version wrote it; upgrade this node)", ErrInvalid)
 }

@@ -205,6 +205,7 @@ type RunStatus struct {
 	DropReasons     map[string]int // of groups: "stale", "all_failed", "expired" or what Release said
 	LateLogs        int            // arrived after their group was closed; part of Duplicates
 	RejectedLogs    int            // could never be accepted (AppendResult.Rejected)
+	DeletedLogs     int
 	ShrunkGroups    int            // closed at MaxAttempts with fewer members
 	StalenessCounts map[uint64]int // of consumed logs: learner version - min version
 	Finished        bool
@@ -258,6 +259,11 @@ type Store interface {
 	// first, and the next cursor ("" = no more now). A cursor is the LogID of
 	// the last item seen, so that a follower can go on from its last item.
 	Scan(ctx context.Context, run, table, cursor string, limit int) ([]Item, string, error)
+	// DeleteLogs forgets logs for good and returns how many there were; groups
+	// that hold one leave their tables, counted under reason. A log whose group
+	// is leased or being rolled out is ErrStale, and none is deleted. The bytes
+	// go with the next compaction of each node; steps keep the ids.
+	DeleteLogs(ctx context.Context, run string, logIDs []string, reason string) (int, error)
 
 	// Lease returns nil and no error when not enough groups of train became
 	// ready within Wait; for another table, ErrTimeout with the reason.

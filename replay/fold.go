@@ -103,6 +103,8 @@ func (f *fold) dispatch(cmd Command) (res Result, err error) {
 		res.Updated, err = f.updatePriorities(c)
 	case RemoveGroupsCmd:
 		res.Updated, err = f.removeGroups(c)
+	case DeleteLogsCmd:
+		res.Updated, err = f.deleteLogs(c)
 	default:
 		err = refuse(ErrInvalid, "unknown command %T", cmd)
 	}

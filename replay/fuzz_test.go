@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/skein-rl/skein/replay/table"
 )
 
 // FuzzCommand: any bytes decode to an error or to a command that encodes to
@@ -18,13 +20,18 @@ func FuzzCommand(f *testing.F) {
 		TickCmd{epoch.Add(time.Hour)}, AcquireLeaseCmd{epoch, LeaseRequest{Run: "r", Holder: "h", Groups: 1, TTL: 1}}, ExtendLeaseCmd{epoch, "r", 1, 1},
 		CommitStepCmd{epoch, StepRecord{Run: "r", Step: 1, Version: 1, Lease: 1, Checkpoint: "c", Adapter: "a", Metrics: map[string]float64{"x": 1}}},
 		ReleaseLeaseCmd{epoch, "r", 1, "x"}, RequestEvalCmd{epoch, EvalRequest{"r", 0, 1, 2}},
+		SetTableCmd{epoch, "r", "x", table.Default(), 0}, SetTableCmd{epoch, "r", "y", table.Default(), 1},
+		InsertGroupsCmd{epoch, "r", "y", []GroupInsert{{Group: "g", LogIDs: []string{"a"}}}}, UpdatePrioritiesCmd{epoch, "r", "y", []GroupPriority{{"g", 2}}},
+		RemoveGroupsCmd{epoch, "r", "y", []string{"g"}, "x"}, DeleteLogsCmd{epoch, "r", []string{"a"}, "x"},
+		AppendItemsCmd{epoch, []Item{{LogID: "z", Run: "r", Table: "y", Group: "h", GroupSize: 2, Digest: "d", Status: 1, Tokens: 1}}},
+		AcquireLeaseCmd{epoch, LeaseRequest{Run: "r", Table: "y", Holder: "h", Groups: 1, TTL: 1}},
 	} {
 		b, err := EncodeCommand(c)
 		require.NoError(f, err)
 		f.Add(b)
 	}
 	base := NewMemKV()
-	for _, c := range []Command{CreateRunCmd{epoch, testSpec}, TakeTicketsCmd{epoch, "r", "w", 2, "q"}} {
+	for _, c := range []Command{CreateRunCmd{epoch, testSpec}, TakeTicketsCmd{epoch, "r", "w", 2, "q"}, SetTableCmd{epoch, "r", "y", table.Default(), 0}} {
 		_, err := Apply(base, c)
 		require.NoError(f, err)
 	}

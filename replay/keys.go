@@ -31,6 +31,7 @@ import (
 //	U run table version            TableConfig every configuration it had
 //	m run table group              TableItem
 //	u run table key                group       dedupe
+//	b logID table group            -           groups a log was inserted into
 //	k run table generation index   selection structures
 type key = keys.Key
 
@@ -96,6 +97,10 @@ func tableItemPrefix(run, table string) key   { return keys.New('m').Str(run).St
 func tableItemKey(run, table, group string) key {
 	return tableItemPrefix(run, table).Str(group)
 }
+
+// referencePrefix is of the groups a log was inserted into.
+func referencePrefix(logID string) key { return keys.New('b').Str(logID) }
+
 func sameKey(run, table, as string) key { return keys.New('u').Str(run).Str(table).Str(as) }
 func generationPrefix(run, table string, generation uint64) key {
 	return keys.New('k').Str(run).Str(table).U64(generation)

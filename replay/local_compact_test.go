@@ -135,6 +135,42 @@ func requireRecords(t *testing.T, l *Local, want []Record) {
 	}
 }
 
+// TestDeletedLogsAreGone: from every query at once, and from the disk with the
+// next compaction.
+func TestDeletedLogsAreGone(t *testing.T) {
+	dir := t.TempDir()
+	l := openLocal(t, dir, testOptions())
+	apply(t, l, CreateRunCmd{epoch, testSpec})
+	var recs []Record
+	for i := range 25 {
+		rec := noise(fmt.Sprintf("log%02d", i), "demo")
+		recs = append(recs, rec)
+		require.NoError(t, l.PutChunk(t.Context(), 1, []Record{rec}))
+		apply(t, l, AppendItemsCmd{epoch, items(rec)})
+	}
+	require.Equal(t, 2, apply(t, l, DeleteLogsCmd{epoch, "r", []string{"log03", "log05", "none"}, "asked"}).Updated)
+	_, _, err := l.ReadRecords([]string{"log03"})
+	require.ErrorIs(t, err, ErrNotFound)
+	require.True(t, onDisk(t, dir, recs[3].Bytes))
+	_, err = l.Compact(t.Context(), time.Now().Add(time.Hour), time.Hour, 0)
+	require.NoError(t, err)
+	require.False(t, onDisk(t, dir, recs[3].Bytes))
+	require.False(t, onDisk(t, dir, recs[5].Bytes))
+	require.Equal(t, []AppendResult{{Duplicate: true}}, apply(t, l, AppendItemsCmd{epoch, items(recs[3])}).Append)
+
+	// A replica that starts from a snapshot neither has nor misses them.
+	var snap bytes.Buffer
+	s := l.Snapshot()
+	_, err = s.WriteTo(&snap)
+	require.NoError(t, err)
+	s.Close()
+	other := openLocal(t, t.TempDir(), testOptions())
+	require.NoError(t, other.Restore(&snap))
+	missing, err := other.MissingPayloads(100)
+	require.NoError(t, err)
+	require.Len(t, missing, 23)
+}
+
 // TestCompactInterrupted: after copying, before the file goes, the storage
 // stops; whichever copy the index names is whole.
 func TestCompactInterrupted(t *testing.T) {

@@ -235,6 +235,9 @@ func (l *Local) load(r io.Reader, prefix []byte) (applied uint64, err error) {
 			if err := proto.Unmarshal(v, s); err != nil {
 				return fmt.Errorf("%w: key %q: %w", ErrBadSnapshot, k, err)
 			}
+			if s.Deleted {
+				return nil
+			}
 			_, here, err := l.locate(txn, s.GetItem().GetLogId(), s.GetItem().GetDigest())
 			if err != nil {
 				return err

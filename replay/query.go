@@ -56,7 +56,7 @@ func Status(kv Reader, run string) (RunStatus, error) {
 		Spec: spec, ReadyGroups: int(r.ReadyGroups), RunningGroups: int(r.OpenGroups),
 		LeasedGroups: int(r.LeasedGroups), ConsumedGroups: int(r.ConsumedGroups), DroppedGroups: int(r.DroppedGroups),
 		ShrunkGroups: int(r.ShrunkGroups), Appended: int(r.Appended), Duplicates: int(r.Duplicates), LateLogs: int(r.Late),
-		RejectedLogs: int(r.Rejected), FailedRollouts: int(r.FailedRollouts), FailureReasons: counts(r.FailureReasons),
+		RejectedLogs: int(r.Rejected), DeletedLogs: int(r.Deleted), FailedRollouts: int(r.FailedRollouts), FailureReasons: counts(r.FailureReasons),
 		DropReasons: counts(r.DropReasons), StalenessCounts: map[uint64]int{}, Finished: r.Finished,
 	}
 	for _, c := range r.Staleness {
@@ -151,11 +151,7 @@ func EvalOf(kv Reader, run string, version uint64) (EvalStatus, error) {
 func Items(kv Reader, logIDs []string) ([]Item, error) {
 	out := make([]Item, 0, len(logIDs))
 	for _, id := range logIDs {
-		s := new(pb.ItemState)
-		ok, err := load(kv, itemKey(id), s)
-		if err == nil && !ok {
-			err = fmt.Errorf("%w: log %q", ErrNotFound, id)
-		}
+		s, err := loadItem(kv, id)
 		if err != nil {
 			return nil, err
 		}

@@ -16,7 +16,7 @@ type Result struct {
 	Lease   *Lease         // AcquireLeaseCmd; nil = cannot be served yet
 	Blocked string         // AcquireLeaseCmd: why Lease is nil
 	Version uint64         // SetTableCmd: of the configuration
-	Updated int            // UpdatePrioritiesCmd, RemoveGroupsCmd: groups that were there
+	Updated int            // UpdatePrioritiesCmd, RemoveGroupsCmd, DeleteLogsCmd: how many were there
 }
 
 // AppendError is the error that goes with the results of appending the named

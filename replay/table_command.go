@@ -61,3 +61,7 @@ func updatesFromPB(now time.Time, m *pb.UpdatePriorities) UpdatePrioritiesCmd {
 	}
 	return c
 }
+
+func (c DeleteLogsCmd) toPB() *pb.Command {
+	return &pb.Command{Op: &pb.Command_DeleteLogs{DeleteLogs: &pb.DeleteLogs{Run: c.Run, LogIds: c.LogIDs, Reason: c.Reason}}}
+}

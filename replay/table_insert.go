@@ -339,7 +339,8 @@ func (f *fold) insertGroup(t *tableState, in GroupInsert) (AppendResult, error) 
 	}
 	t.Bytes += g.Bytes
 	t.Open++
-	return AppendResult{}, f.closeGroup(t, g)
+	g.Referred = true
+	return AppendResult{}, firstError(f.refer(t, g), f.closeGroup(t, g))
 }
 
 func (f *fold) checkInsert(t *tableState, in GroupInsert) ([]Item, error) {
@@ -360,13 +361,12 @@ func (f *fold) checkInsert(t *tableState, in GroupInsert) ([]Item, error) {
 		if slices.Contains(in.LogIDs[:i], id) {
 			return nil, refuse(ErrInvalid, "group %q: log %q is listed twice", in.Group, id)
 		}
-		s := new(pb.ItemState)
-		ok, err := load(f.kv, itemKey(id), s)
+		s, err := loadItem(f.kv, id)
+		if errors.Is(err, ErrNotFound) {
+			return nil, refuse(ErrNotFound, "group %q: log %q (append it first)", in.Group, id)
+		}
 		if err != nil {
 			return nil, err
-		}
-		if !ok {
-			return nil, refuse(ErrNotFound, "group %q: log %q (append it first)", in.Group, id)
 		}
 		it := itemFromPB(s.Item)
 		if it.Run != t.run {

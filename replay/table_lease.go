@@ -196,25 +196,13 @@ func (f *fold) removeGroups(c RemoveGroupsCmd) (removed int, err error) {
 		}
 	}
 	for _, name := range c.Groups {
-		g, ok, err := f.tableItem(t, name)
+		was, err := f.removeGroup(t, name, c.Reason)
 		if err != nil {
 			return 0, err
 		}
-		if !ok || final(g.Phase) {
-			continue
+		if was {
+			removed++
 		}
-		if g.Phase == pb.GroupPhase_GROUP_PHASE_PENDING {
-			t.Open--
-			if g.Deadline != 0 {
-				err = f.kv.Delete(tableExpiryKey(g.Deadline, t.run, g.Group, t.name))
-			}
-		} else {
-			err = f.withdraw(t, g, nil)
-		}
-		if err := firstError(err, f.leave(t, g, pb.GroupPhase_GROUP_PHASE_DROPPED, c.Reason)); err != nil {
-			return 0, err
-		}
-		removed++
 	}
 	return removed, nil
 }

@@ -15,6 +15,7 @@ import (
 //	insert table= group= logs=a,b [priority=]
 //	priorities table= set=group:1,group:2
 //	remove table= groups=a,b reason=
+//	delete logs=a,b [reason=]
 //	tables | groups table= [after= limit=] | history table=
 func (s *script) tableVerb(verb string, a args) (out string, err error, ok bool) {
 	var b strings.Builder
@@ -56,6 +57,9 @@ func (s *script) tableVerb(verb string, a args) (out string, err error, ok bool)
 		}
 		res, err := s.apply(RemoveGroupsCmd{s.now, "r", name, groups, a.str("reason", "bad")})
 		return fmt.Sprintf("%d removed\n", res.Updated), err, true
+	case "delete":
+		res, err := s.apply(DeleteLogsCmd{s.now, "r", strings.Split(a.str("logs", ""), ","), a.str("reason", "asked")})
+		return fmt.Sprintf("%d deleted\n", res.Updated), err, true
 	case "tables":
 		ts, err := Tables(s.kv, "r")
 		for _, t := range ts[1:] {

@@ -165,6 +165,9 @@ func (f *fold) withdraw(t *tableState, g *pb.TableItem, from *table.Set) error {
 // members and other attempts from making it anew.
 func (f *fold) leave(t *tableState, g *pb.TableItem, phase pb.GroupPhase, reason string) error {
 	t.Bytes -= g.Bytes
+	if err := f.unrefer(t, g); err != nil {
+		return err
+	}
 	if phase == pb.GroupPhase_GROUP_PHASE_CONSUMED {
 		t.Consumed++
 	} else {

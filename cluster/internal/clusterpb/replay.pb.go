@@ -1907,6 +1907,66 @@ func (x *RemoveGroupsRequest) GetReason() string {
 	return ""
 }
 
+type DeleteLogsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	LogIds        []string               `protobuf:"bytes,2,rep,name=log_ids,json=logIds,proto3" json:"log_ids,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteLogsRequest) Reset() {
+	*x = DeleteLogsRequest{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteLogsRequest) ProtoMessage() {}
+
+func (x *DeleteLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteLogsRequest.ProtoReflect.Descriptor instead.
+func (*DeleteLogsRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *DeleteLogsRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *DeleteLogsRequest) GetLogIds() []string {
+	if x != nil {
+		return x.LogIds
+	}
+	return nil
+}
+
+func (x *DeleteLogsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type CountResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Count         int64                  `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
@@ -1916,7 +1976,7 @@ type CountResponse struct {
 
 func (x *CountResponse) Reset() {
 	*x = CountResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1928,7 +1988,7 @@ func (x *CountResponse) String() string {
 func (*CountResponse) ProtoMessage() {}
 
 func (x *CountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1941,7 +2001,7 @@ func (x *CountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountResponse.ProtoReflect.Descriptor instead.
 func (*CountResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{34}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CountResponse) GetCount() int64 {
@@ -2072,9 +2132,13 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x16\n" +
 	"\x06groups\x18\x03 \x03(\tR\x06groups\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"%\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"V\n" +
+	"\x11DeleteLogsRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x17\n" +
+	"\alog_ids\x18\x02 \x03(\tR\x06logIds\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"%\n" +
 	"\rCountResponse\x12\x14\n" +
-	"\x05count\x18\x01 \x01(\x03R\x05count2\xae\x10\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count2\x82\x11\n" +
 	"\x06Replay\x12H\n" +
 	"\tCreateRun\x12\".skein.cluster.v1.CreateRunRequest\x1a\x17.skein.cluster.v1.Empty\x12B\n" +
 	"\tFinishRun\x12\x1c.skein.cluster.v1.RunRequest\x1a\x17.skein.cluster.v1.Empty\x12?\n" +
@@ -2104,7 +2168,9 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\vTableGroups\x12$.skein.cluster.v1.TableGroupsRequest\x1a%.skein.cluster.v1.TableGroupsResponse\x12]\n" +
 	"\fInsertGroups\x12%.skein.cluster.v1.InsertGroupsRequest\x1a&.skein.cluster.v1.InsertGroupsResponse\x12^\n" +
 	"\x10UpdatePriorities\x12).skein.cluster.v1.UpdatePrioritiesRequest\x1a\x1f.skein.cluster.v1.CountResponse\x12V\n" +
-	"\fRemoveGroups\x12%.skein.cluster.v1.RemoveGroupsRequest\x1a\x1f.skein.cluster.v1.CountResponseB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
+	"\fRemoveGroups\x12%.skein.cluster.v1.RemoveGroupsRequest\x1a\x1f.skein.cluster.v1.CountResponse\x12R\n" +
+	"\n" +
+	"DeleteLogs\x12#.skein.cluster.v1.DeleteLogsRequest\x1a\x1f.skein.cluster.v1.CountResponseB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
 	file_skein_cluster_v1_replay_proto_rawDescOnce sync.Once
@@ -2118,7 +2184,7 @@ func file_skein_cluster_v1_replay_proto_rawDescGZIP() []byte {
 	return file_skein_cluster_v1_replay_proto_rawDescData
 }
 
-var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_skein_cluster_v1_replay_proto_goTypes = []any{
 	(*Empty)(nil),                   // 0: skein.cluster.v1.Empty
 	(*CreateRunRequest)(nil),        // 1: skein.cluster.v1.CreateRunRequest
@@ -2154,40 +2220,41 @@ var file_skein_cluster_v1_replay_proto_goTypes = []any{
 	(*InsertGroupsResponse)(nil),    // 31: skein.cluster.v1.InsertGroupsResponse
 	(*UpdatePrioritiesRequest)(nil), // 32: skein.cluster.v1.UpdatePrioritiesRequest
 	(*RemoveGroupsRequest)(nil),     // 33: skein.cluster.v1.RemoveGroupsRequest
-	(*CountResponse)(nil),           // 34: skein.cluster.v1.CountResponse
-	(*RunSpec)(nil),                 // 35: skein.cluster.v1.RunSpec
-	(*Ticket)(nil),                  // 36: skein.cluster.v1.Ticket
-	(*Record)(nil),                  // 37: skein.cluster.v1.Record
-	(*AppendResult)(nil),            // 38: skein.cluster.v1.AppendResult
-	(*Error)(nil),                   // 39: skein.cluster.v1.Error
-	(*Item)(nil),                    // 40: skein.cluster.v1.Item
-	(*Lease)(nil),                   // 41: skein.cluster.v1.Lease
-	(*TableStatus)(nil),             // 42: skein.cluster.v1.TableStatus
-	(*TableVersion)(nil),            // 43: skein.cluster.v1.TableVersion
-	(*TableGroup)(nil),              // 44: skein.cluster.v1.TableGroup
-	(*GroupInsert)(nil),             // 45: skein.cluster.v1.GroupInsert
-	(*GroupPriority)(nil),           // 46: skein.cluster.v1.GroupPriority
-	(*StepRecord)(nil),              // 47: skein.cluster.v1.StepRecord
-	(*EvalRequest)(nil),             // 48: skein.cluster.v1.EvalRequest
-	(*RunStatus)(nil),               // 49: skein.cluster.v1.RunStatus
-	(*Policy)(nil),                  // 50: skein.cluster.v1.Policy
-	(*EvalStatus)(nil),              // 51: skein.cluster.v1.EvalStatus
+	(*DeleteLogsRequest)(nil),       // 34: skein.cluster.v1.DeleteLogsRequest
+	(*CountResponse)(nil),           // 35: skein.cluster.v1.CountResponse
+	(*RunSpec)(nil),                 // 36: skein.cluster.v1.RunSpec
+	(*Ticket)(nil),                  // 37: skein.cluster.v1.Ticket
+	(*Record)(nil),                  // 38: skein.cluster.v1.Record
+	(*AppendResult)(nil),            // 39: skein.cluster.v1.AppendResult
+	(*Error)(nil),                   // 40: skein.cluster.v1.Error
+	(*Item)(nil),                    // 41: skein.cluster.v1.Item
+	(*Lease)(nil),                   // 42: skein.cluster.v1.Lease
+	(*TableStatus)(nil),             // 43: skein.cluster.v1.TableStatus
+	(*TableVersion)(nil),            // 44: skein.cluster.v1.TableVersion
+	(*TableGroup)(nil),              // 45: skein.cluster.v1.TableGroup
+	(*GroupInsert)(nil),             // 46: skein.cluster.v1.GroupInsert
+	(*GroupPriority)(nil),           // 47: skein.cluster.v1.GroupPriority
+	(*StepRecord)(nil),              // 48: skein.cluster.v1.StepRecord
+	(*EvalRequest)(nil),             // 49: skein.cluster.v1.EvalRequest
+	(*RunStatus)(nil),               // 50: skein.cluster.v1.RunStatus
+	(*Policy)(nil),                  // 51: skein.cluster.v1.Policy
+	(*EvalStatus)(nil),              // 52: skein.cluster.v1.EvalStatus
 }
 var file_skein_cluster_v1_replay_proto_depIdxs = []int32{
-	35, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
-	36, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
-	37, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
-	38, // 3: skein.cluster.v1.AppendResponse.results:type_name -> skein.cluster.v1.AppendResult
-	39, // 4: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
-	37, // 5: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
-	40, // 6: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
-	41, // 7: skein.cluster.v1.LeaseResponse.lease:type_name -> skein.cluster.v1.Lease
-	42, // 8: skein.cluster.v1.TablesResponse.tables:type_name -> skein.cluster.v1.TableStatus
-	43, // 9: skein.cluster.v1.TableHistoryResponse.versions:type_name -> skein.cluster.v1.TableVersion
-	44, // 10: skein.cluster.v1.TableGroupsResponse.groups:type_name -> skein.cluster.v1.TableGroup
-	45, // 11: skein.cluster.v1.InsertGroupsRequest.groups:type_name -> skein.cluster.v1.GroupInsert
-	38, // 12: skein.cluster.v1.InsertGroupsResponse.results:type_name -> skein.cluster.v1.AppendResult
-	46, // 13: skein.cluster.v1.UpdatePrioritiesRequest.updates:type_name -> skein.cluster.v1.GroupPriority
+	36, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
+	37, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
+	38, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
+	39, // 3: skein.cluster.v1.AppendResponse.results:type_name -> skein.cluster.v1.AppendResult
+	40, // 4: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
+	38, // 5: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
+	41, // 6: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
+	42, // 7: skein.cluster.v1.LeaseResponse.lease:type_name -> skein.cluster.v1.Lease
+	43, // 8: skein.cluster.v1.TablesResponse.tables:type_name -> skein.cluster.v1.TableStatus
+	44, // 9: skein.cluster.v1.TableHistoryResponse.versions:type_name -> skein.cluster.v1.TableVersion
+	45, // 10: skein.cluster.v1.TableGroupsResponse.groups:type_name -> skein.cluster.v1.TableGroup
+	46, // 11: skein.cluster.v1.InsertGroupsRequest.groups:type_name -> skein.cluster.v1.GroupInsert
+	39, // 12: skein.cluster.v1.InsertGroupsResponse.results:type_name -> skein.cluster.v1.AppendResult
+	47, // 13: skein.cluster.v1.UpdatePrioritiesRequest.updates:type_name -> skein.cluster.v1.GroupPriority
 	1,  // 14: skein.cluster.v1.Replay.CreateRun:input_type -> skein.cluster.v1.CreateRunRequest
 	2,  // 15: skein.cluster.v1.Replay.FinishRun:input_type -> skein.cluster.v1.RunRequest
 	0,  // 16: skein.cluster.v1.Replay.Runs:input_type -> skein.cluster.v1.Empty
@@ -2199,14 +2266,14 @@ var file_skein_cluster_v1_replay_proto_depIdxs = []int32{
 	11, // 22: skein.cluster.v1.Replay.Scan:input_type -> skein.cluster.v1.ScanRequest
 	13, // 23: skein.cluster.v1.Replay.Lease:input_type -> skein.cluster.v1.LeaseRequest
 	15, // 24: skein.cluster.v1.Replay.Extend:input_type -> skein.cluster.v1.ExtendRequest
-	47, // 25: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
+	48, // 25: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
 	16, // 26: skein.cluster.v1.Replay.Release:input_type -> skein.cluster.v1.ReleaseRequest
 	17, // 27: skein.cluster.v1.Replay.Step:input_type -> skein.cluster.v1.StepRequest
 	2,  // 28: skein.cluster.v1.Replay.Latest:input_type -> skein.cluster.v1.RunRequest
 	18, // 29: skein.cluster.v1.Replay.WaitPolicy:input_type -> skein.cluster.v1.WaitPolicyRequest
 	19, // 30: skein.cluster.v1.Replay.PutBlob:input_type -> skein.cluster.v1.BlobChunk
 	21, // 31: skein.cluster.v1.Replay.GetBlob:input_type -> skein.cluster.v1.GetBlobRequest
-	48, // 32: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
+	49, // 32: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
 	22, // 33: skein.cluster.v1.Replay.EvalStatus:input_type -> skein.cluster.v1.EvalStatusRequest
 	23, // 34: skein.cluster.v1.Replay.SetTable:input_type -> skein.cluster.v1.SetTableRequest
 	2,  // 35: skein.cluster.v1.Replay.Tables:input_type -> skein.cluster.v1.RunRequest
@@ -2215,35 +2282,37 @@ var file_skein_cluster_v1_replay_proto_depIdxs = []int32{
 	30, // 38: skein.cluster.v1.Replay.InsertGroups:input_type -> skein.cluster.v1.InsertGroupsRequest
 	32, // 39: skein.cluster.v1.Replay.UpdatePriorities:input_type -> skein.cluster.v1.UpdatePrioritiesRequest
 	33, // 40: skein.cluster.v1.Replay.RemoveGroups:input_type -> skein.cluster.v1.RemoveGroupsRequest
-	0,  // 41: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
-	0,  // 42: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
-	3,  // 43: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
-	49, // 44: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
-	5,  // 45: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
-	0,  // 46: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
-	8,  // 47: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
-	10, // 48: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
-	12, // 49: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
-	14, // 50: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.LeaseResponse
-	0,  // 51: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
-	0,  // 52: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
-	0,  // 53: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
-	47, // 54: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
-	50, // 55: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
-	50, // 56: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
-	20, // 57: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	19, // 58: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
-	0,  // 59: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
-	51, // 60: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
-	24, // 61: skein.cluster.v1.Replay.SetTable:output_type -> skein.cluster.v1.SetTableResponse
-	25, // 62: skein.cluster.v1.Replay.Tables:output_type -> skein.cluster.v1.TablesResponse
-	27, // 63: skein.cluster.v1.Replay.TableHistory:output_type -> skein.cluster.v1.TableHistoryResponse
-	29, // 64: skein.cluster.v1.Replay.TableGroups:output_type -> skein.cluster.v1.TableGroupsResponse
-	31, // 65: skein.cluster.v1.Replay.InsertGroups:output_type -> skein.cluster.v1.InsertGroupsResponse
-	34, // 66: skein.cluster.v1.Replay.UpdatePriorities:output_type -> skein.cluster.v1.CountResponse
-	34, // 67: skein.cluster.v1.Replay.RemoveGroups:output_type -> skein.cluster.v1.CountResponse
-	41, // [41:68] is the sub-list for method output_type
-	14, // [14:41] is the sub-list for method input_type
+	34, // 41: skein.cluster.v1.Replay.DeleteLogs:input_type -> skein.cluster.v1.DeleteLogsRequest
+	0,  // 42: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
+	0,  // 43: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
+	3,  // 44: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
+	50, // 45: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
+	5,  // 46: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
+	0,  // 47: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
+	8,  // 48: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
+	10, // 49: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
+	12, // 50: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
+	14, // 51: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.LeaseResponse
+	0,  // 52: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
+	0,  // 53: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
+	0,  // 54: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
+	48, // 55: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
+	51, // 56: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
+	51, // 57: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
+	20, // 58: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	19, // 59: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
+	0,  // 60: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
+	52, // 61: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
+	24, // 62: skein.cluster.v1.Replay.SetTable:output_type -> skein.cluster.v1.SetTableResponse
+	25, // 63: skein.cluster.v1.Replay.Tables:output_type -> skein.cluster.v1.TablesResponse
+	27, // 64: skein.cluster.v1.Replay.TableHistory:output_type -> skein.cluster.v1.TableHistoryResponse
+	29, // 65: skein.cluster.v1.Replay.TableGroups:output_type -> skein.cluster.v1.TableGroupsResponse
+	31, // 66: skein.cluster.v1.Replay.InsertGroups:output_type -> skein.cluster.v1.InsertGroupsResponse
+	35, // 67: skein.cluster.v1.Replay.UpdatePriorities:output_type -> skein.cluster.v1.CountResponse
+	35, // 68: skein.cluster.v1.Replay.RemoveGroups:output_type -> skein.cluster.v1.CountResponse
+	35, // 69: skein.cluster.v1.Replay.DeleteLogs:output_type -> skein.cluster.v1.CountResponse
+	42, // [42:70] is the sub-list for method output_type
+	14, // [14:42] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
 	14, // [14:14] is the sub-list for extension extendee
 	0,  // [0:14] is the sub-list for field type_name
@@ -2261,7 +2330,7 @@ func file_skein_cluster_v1_replay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_replay_proto_rawDesc), len(file_skein_cluster_v1_replay_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -46,6 +46,7 @@ const (
 	Replay_InsertGroups_FullMethodName     = "/skein.cluster.v1.Replay/InsertGroups"
 	Replay_UpdatePriorities_FullMethodName = "/skein.cluster.v1.Replay/UpdatePriorities"
 	Replay_RemoveGroups_FullMethodName     = "/skein.cluster.v1.Replay/RemoveGroups"
+	Replay_DeleteLogs_FullMethodName       = "/skein.cluster.v1.Replay/DeleteLogs"
 )
 
 // ReplayClient is the client API for Replay service.
@@ -84,6 +85,7 @@ type ReplayClient interface {
 	InsertGroups(ctx context.Context, in *InsertGroupsRequest, opts ...grpc.CallOption) (*InsertGroupsResponse, error)
 	UpdatePriorities(ctx context.Context, in *UpdatePrioritiesRequest, opts ...grpc.CallOption) (*CountResponse, error)
 	RemoveGroups(ctx context.Context, in *RemoveGroupsRequest, opts ...grpc.CallOption) (*CountResponse, error)
+	DeleteLogs(ctx context.Context, in *DeleteLogsRequest, opts ...grpc.CallOption) (*CountResponse, error)
 }
 
 type replayClient struct {
@@ -388,6 +390,16 @@ func (c *replayClient) RemoveGroups(ctx context.Context, in *RemoveGroupsRequest
 	return out, nil
 }
 
+func (c *replayClient) DeleteLogs(ctx context.Context, in *DeleteLogsRequest, opts ...grpc.CallOption) (*CountResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CountResponse)
+	err := c.cc.Invoke(ctx, Replay_DeleteLogs_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReplayServer is the server API for Replay service.
 // All implementations must embed UnimplementedReplayServer
 // for forward compatibility.
@@ -424,6 +436,7 @@ type ReplayServer interface {
 	InsertGroups(context.Context, *InsertGroupsRequest) (*InsertGroupsResponse, error)
 	UpdatePriorities(context.Context, *UpdatePrioritiesRequest) (*CountResponse, error)
 	RemoveGroups(context.Context, *RemoveGroupsRequest) (*CountResponse, error)
+	DeleteLogs(context.Context, *DeleteLogsRequest) (*CountResponse, error)
 	mustEmbedUnimplementedReplayServer()
 }
 
@@ -514,6 +527,9 @@ func (UnimplementedReplayServer) UpdatePriorities(context.Context, *UpdatePriori
 }
 func (UnimplementedReplayServer) RemoveGroups(context.Context, *RemoveGroupsRequest) (*CountResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveGroups not implemented")
+}
+func (UnimplementedReplayServer) DeleteLogs(context.Context, *DeleteLogsRequest) (*CountResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeleteLogs not implemented")
 }
 func (UnimplementedReplayServer) mustEmbedUnimplementedReplayServer() {}
 func (UnimplementedReplayServer) testEmbeddedByValue()                {}
@@ -986,6 +1002,24 @@ func _Replay_RemoveGroups_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Replay_DeleteLogs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeleteLogsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).DeleteLogs(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_DeleteLogs_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).DeleteLogs(ctx, req.(*DeleteLogsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Replay_ServiceDesc is the grpc.ServiceDesc for Replay service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1084,6 +1118,10 @@ var Replay_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RemoveGroups",
 			Handler:    _Replay_RemoveGroups_Handler,
+		},
+		{
+			MethodName: "DeleteLogs",
+			Handler:    _Replay_DeleteLogs_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1089,6 +1089,7 @@ type RunStatus struct {
 	LateLogs        int64                  `protobuf:"varint,16,opt,name=late_logs,json=lateLogs,proto3" json:"late_logs,omitempty"`
 	RejectedLogs    int64                  `protobuf:"varint,17,opt,name=rejected_logs,json=rejectedLogs,proto3" json:"rejected_logs,omitempty"`
 	ShrunkGroups    int64                  `protobuf:"varint,18,opt,name=shrunk_groups,json=shrunkGroups,proto3" json:"shrunk_groups,omitempty"`
+	DeletedLogs     int64                  `protobuf:"varint,19,opt,name=deleted_logs,json=deletedLogs,proto3" json:"deleted_logs,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1245,6 +1246,13 @@ func (x *RunStatus) GetRejectedLogs() int64 {
 func (x *RunStatus) GetShrunkGroups() int64 {
 	if x != nil {
 		return x.ShrunkGroups
+	}
+	return 0
+}
+
+func (x *RunStatus) GetDeletedLogs() int64 {
+	if x != nil {
+		return x.DeletedLogs
 	}
 	return 0
 }
@@ -2027,7 +2035,7 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
 	"\aadapter\x18\x03 \x01(\tR\aadapter\x12\x12\n" +
-	"\x04step\x18\x04 \x01(\x04R\x04step\"\x9d\b\n" +
+	"\x04step\x18\x04 \x01(\x04R\x04step\"\xc0\b\n" +
 	"\tRunStatus\x12-\n" +
 	"\x04spec\x18\x01 \x01(\v2\x19.skein.cluster.v1.RunSpecR\x04spec\x120\n" +
 	"\x06latest\x18\x02 \x01(\v2\x18.skein.cluster.v1.PolicyR\x06latest\x129\n" +
@@ -2049,7 +2057,8 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\fdrop_reasons\x18\x0f \x03(\v2,.skein.cluster.v1.RunStatus.DropReasonsEntryR\vdropReasons\x12\x1b\n" +
 	"\tlate_logs\x18\x10 \x01(\x03R\blateLogs\x12#\n" +
 	"\rrejected_logs\x18\x11 \x01(\x03R\frejectedLogs\x12#\n" +
-	"\rshrunk_groups\x18\x12 \x01(\x03R\fshrunkGroups\x1aA\n" +
+	"\rshrunk_groups\x18\x12 \x01(\x03R\fshrunkGroups\x12!\n" +
+	"\fdeleted_logs\x18\x13 \x01(\x03R\vdeletedLogs\x1aA\n" +
 	"\x13FailureReasonsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1aB\n" +

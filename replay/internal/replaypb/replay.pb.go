@@ -719,6 +719,7 @@ type Command struct {
 	//	*Command_InsertGroups
 	//	*Command_UpdatePriorities
 	//	*Command_RemoveGroups
+	//	*Command_DeleteLogs
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -903,6 +904,15 @@ func (x *Command) GetRemoveGroups() *RemoveGroups {
 	return nil
 }
 
+func (x *Command) GetDeleteLogs() *DeleteLogs {
+	if x != nil {
+		if x, ok := x.Op.(*Command_DeleteLogs); ok {
+			return x.DeleteLogs
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -967,6 +977,10 @@ type Command_RemoveGroups struct {
 	RemoveGroups *RemoveGroups `protobuf:"bytes,16,opt,name=remove_groups,json=removeGroups,proto3,oneof"`
 }
 
+type Command_DeleteLogs struct {
+	DeleteLogs *DeleteLogs `protobuf:"bytes,17,opt,name=delete_logs,json=deleteLogs,proto3,oneof"`
+}
+
 func (*Command_CreateRun) isCommand_Op() {}
 
 func (*Command_FinishRun) isCommand_Op() {}
@@ -996,6 +1010,8 @@ func (*Command_InsertGroups) isCommand_Op() {}
 func (*Command_UpdatePriorities) isCommand_Op() {}
 
 func (*Command_RemoveGroups) isCommand_Op() {}
+
+func (*Command_DeleteLogs) isCommand_Op() {}
 
 type CreateRun struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1997,6 +2013,67 @@ func (x *RemoveGroups) GetReason() string {
 	return ""
 }
 
+// DeleteLogs forgets logs.
+type DeleteLogs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	LogIds        []string               `protobuf:"bytes,2,rep,name=log_ids,json=logIds,proto3" json:"log_ids,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteLogs) Reset() {
+	*x = DeleteLogs{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteLogs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteLogs) ProtoMessage() {}
+
+func (x *DeleteLogs) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteLogs.ProtoReflect.Descriptor instead.
+func (*DeleteLogs) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *DeleteLogs) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *DeleteLogs) GetLogIds() []string {
+	if x != nil {
+		return x.LogIds
+	}
+	return nil
+}
+
+func (x *DeleteLogs) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Count is one entry of a histogram, sorted by key.
 type Count struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2008,7 +2085,7 @@ type Count struct {
 
 func (x *Count) Reset() {
 	*x = Count{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2097,7 @@ func (x *Count) String() string {
 func (*Count) ProtoMessage() {}
 
 func (x *Count) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2110,7 @@ func (x *Count) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Count.ProtoReflect.Descriptor instead.
 func (*Count) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{24}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Count) GetKey() string {
@@ -2061,7 +2138,7 @@ type LagCount struct {
 
 func (x *LagCount) Reset() {
 	*x = LagCount{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2073,7 +2150,7 @@ func (x *LagCount) String() string {
 func (*LagCount) ProtoMessage() {}
 
 func (x *LagCount) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2086,7 +2163,7 @@ func (x *LagCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LagCount.ProtoReflect.Descriptor instead.
 func (*LagCount) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LagCount) GetLag() uint64 {
@@ -2128,13 +2205,14 @@ type RunState struct {
 	FailureReasons []*Count               `protobuf:"bytes,20,rep,name=failure_reasons,json=failureReasons,proto3" json:"failure_reasons,omitempty"`
 	DropReasons    []*Count               `protobuf:"bytes,21,rep,name=drop_reasons,json=dropReasons,proto3" json:"drop_reasons,omitempty"`
 	Staleness      []*LagCount            `protobuf:"bytes,22,rep,name=staleness,proto3" json:"staleness,omitempty"`
+	Deleted        uint64                 `protobuf:"varint,23,opt,name=deleted,proto3" json:"deleted,omitempty"` // logs
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RunState) Reset() {
 	*x = RunState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2224,7 @@ func (x *RunState) String() string {
 func (*RunState) ProtoMessage() {}
 
 func (x *RunState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2237,7 @@ func (x *RunState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunState.ProtoReflect.Descriptor instead.
 func (*RunState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RunState) GetSpec() *RunSpec {
@@ -2316,6 +2394,13 @@ func (x *RunState) GetStaleness() []*LagCount {
 	return nil
 }
 
+func (x *RunState) GetDeleted() uint64 {
+	if x != nil {
+		return x.Deleted
+	}
+	return 0
+}
+
 type Member struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        uint32                 `protobuf:"varint,1,opt,name=member,proto3" json:"member,omitempty"`
@@ -2329,7 +2414,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2426,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2439,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Member) GetMember() uint32 {
@@ -2411,7 +2496,7 @@ type GroupState struct {
 
 func (x *GroupState) Reset() {
 	*x = GroupState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2423,7 +2508,7 @@ func (x *GroupState) String() string {
 func (*GroupState) ProtoMessage() {}
 
 func (x *GroupState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2436,7 +2521,7 @@ func (x *GroupState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupState.ProtoReflect.Descriptor instead.
 func (*GroupState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GroupState) GetGroup() string {
@@ -2518,15 +2603,16 @@ func (x *GroupState) GetMembers() []*Member {
 
 type ItemState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Item          *Item                  `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	Item          *Item                  `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"` // of a deleted log: its id, run and table
 	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
+	Deleted       bool                   `protobuf:"varint,3,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ItemState) Reset() {
 	*x = ItemState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2624,7 @@ func (x *ItemState) String() string {
 func (*ItemState) ProtoMessage() {}
 
 func (x *ItemState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2637,7 @@ func (x *ItemState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemState.ProtoReflect.Descriptor instead.
 func (*ItemState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{29}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ItemState) GetItem() *Item {
@@ -2568,6 +2654,13 @@ func (x *ItemState) GetSeq() uint64 {
 	return 0
 }
 
+func (x *ItemState) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
 type LeaseState struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Id             uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2582,7 +2675,7 @@ type LeaseState struct {
 
 func (x *LeaseState) Reset() {
 	*x = LeaseState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2594,7 +2687,7 @@ func (x *LeaseState) String() string {
 func (*LeaseState) ProtoMessage() {}
 
 func (x *LeaseState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2700,7 @@ func (x *LeaseState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseState.ProtoReflect.Descriptor instead.
 func (*LeaseState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{30}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LeaseState) GetId() uint64 {
@@ -2663,7 +2756,7 @@ type WorkerState struct {
 
 func (x *WorkerState) Reset() {
 	*x = WorkerState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2768,7 @@ func (x *WorkerState) String() string {
 func (*WorkerState) ProtoMessage() {}
 
 func (x *WorkerState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2781,7 @@ func (x *WorkerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerState.ProtoReflect.Descriptor instead.
 func (*WorkerState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{31}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WorkerState) GetRequestId() string {
@@ -2722,7 +2815,7 @@ type EvalState struct {
 
 func (x *EvalState) Reset() {
 	*x = EvalState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2734,7 +2827,7 @@ func (x *EvalState) String() string {
 func (*EvalState) ProtoMessage() {}
 
 func (x *EvalState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2747,7 +2840,7 @@ func (x *EvalState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalState.ProtoReflect.Descriptor instead.
 func (*EvalState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{32}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EvalState) GetVersion() uint64 {
@@ -2827,7 +2920,7 @@ type Expiry struct {
 
 func (x *Expiry) Reset() {
 	*x = Expiry{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2839,7 +2932,7 @@ func (x *Expiry) String() string {
 func (*Expiry) ProtoMessage() {}
 
 func (x *Expiry) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2852,7 +2945,7 @@ func (x *Expiry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expiry.ProtoReflect.Descriptor instead.
 func (*Expiry) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{33}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Expiry) GetRun() string {
@@ -2895,7 +2988,7 @@ type TableConfig struct {
 
 func (x *TableConfig) Reset() {
 	*x = TableConfig{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2907,7 +3000,7 @@ func (x *TableConfig) String() string {
 func (*TableConfig) ProtoMessage() {}
 
 func (x *TableConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2920,7 +3013,7 @@ func (x *TableConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableConfig.ProtoReflect.Descriptor instead.
 func (*TableConfig) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{34}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TableConfig) GetConfig() []byte {
@@ -2978,7 +3071,7 @@ type TableState struct {
 
 func (x *TableState) Reset() {
 	*x = TableState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3083,7 @@ func (x *TableState) String() string {
 func (*TableState) ProtoMessage() {}
 
 func (x *TableState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3096,7 @@ func (x *TableState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableState.ProtoReflect.Descriptor instead.
 func (*TableState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{35}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *TableState) GetConfig() *TableConfig {
@@ -3202,13 +3295,14 @@ type TableItem struct {
 	Lease         uint64                 `protobuf:"varint,15,opt,name=lease,proto3" json:"lease,omitempty"`
 	SameAs        string                 `protobuf:"bytes,16,opt,name=same_as,json=sameAs,proto3" json:"same_as,omitempty"` // dedupe key
 	Reason        string                 `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`               // why it left
+	Referred      bool                   `protobuf:"varint,18,opt,name=referred,proto3" json:"referred,omitempty"`          // its logs were stored before: InsertGroups
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TableItem) Reset() {
 	*x = TableItem{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3220,7 +3314,7 @@ func (x *TableItem) String() string {
 func (*TableItem) ProtoMessage() {}
 
 func (x *TableItem) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3233,7 +3327,7 @@ func (x *TableItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableItem.ProtoReflect.Descriptor instead.
 func (*TableItem) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{36}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TableItem) GetGroup() string {
@@ -3355,6 +3449,13 @@ func (x *TableItem) GetReason() string {
 	return ""
 }
 
+func (x *TableItem) GetReferred() bool {
+	if x != nil {
+		return x.Referred
+	}
+	return false
+}
+
 // Pair is one key of the fold's state, as snapshots carry it.
 type Pair struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3366,7 +3467,7 @@ type Pair struct {
 
 func (x *Pair) Reset() {
 	*x = Pair{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3378,7 +3479,7 @@ func (x *Pair) String() string {
 func (*Pair) ProtoMessage() {}
 
 func (x *Pair) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3391,7 +3492,7 @@ func (x *Pair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pair.ProtoReflect.Descriptor instead.
 func (*Pair) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{37}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Pair) GetKey() []byte {
@@ -3480,7 +3581,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
 	"\aadapter\x18\x03 \x01(\tR\aadapter\x12\x12\n" +
-	"\x04step\x18\x04 \x01(\x04R\x04step\"\xfe\a\n" +
+	"\x04step\x18\x04 \x01(\x04R\x04step\"\xbe\b\n" +
 	"\aCommand\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x12;\n" +
 	"\n" +
@@ -3501,7 +3602,9 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\tset_table\x18\r \x01(\v2\x19.skein.replay.v1.SetTableH\x00R\bsetTable\x12D\n" +
 	"\rinsert_groups\x18\x0e \x01(\v2\x1d.skein.replay.v1.InsertGroupsH\x00R\finsertGroups\x12P\n" +
 	"\x11update_priorities\x18\x0f \x01(\v2!.skein.replay.v1.UpdatePrioritiesH\x00R\x10updatePriorities\x12D\n" +
-	"\rremove_groups\x18\x10 \x01(\v2\x1d.skein.replay.v1.RemoveGroupsH\x00R\fremoveGroupsB\x04\n" +
+	"\rremove_groups\x18\x10 \x01(\v2\x1d.skein.replay.v1.RemoveGroupsH\x00R\fremoveGroups\x12>\n" +
+	"\vdelete_logs\x18\x11 \x01(\v2\x1b.skein.replay.v1.DeleteLogsH\x00R\n" +
+	"deleteLogsB\x04\n" +
 	"\x02op\"9\n" +
 	"\tCreateRun\x12,\n" +
 	"\x04spec\x18\x01 \x01(\v2\x18.skein.replay.v1.RunSpecR\x04spec\"\x1d\n" +
@@ -3569,13 +3672,18 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x16\n" +
 	"\x06groups\x18\x03 \x03(\tR\x06groups\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"'\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"O\n" +
+	"\n" +
+	"DeleteLogs\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x17\n" +
+	"\alog_ids\x18\x02 \x03(\tR\x06logIds\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"'\n" +
 	"\x05Count\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\f\n" +
 	"\x01n\x18\x02 \x01(\x04R\x01n\"*\n" +
 	"\bLagCount\x12\x10\n" +
 	"\x03lag\x18\x01 \x01(\x04R\x03lag\x12\f\n" +
-	"\x01n\x18\x02 \x01(\x04R\x01n\"\xb4\x06\n" +
+	"\x01n\x18\x02 \x01(\x04R\x01n\"\xce\x06\n" +
 	"\bRunState\x12,\n" +
 	"\x04spec\x18\x01 \x01(\v2\x18.skein.replay.v1.RunSpecR\x04spec\x12\x1a\n" +
 	"\bfinished\x18\x02 \x01(\bR\bfinished\x12\x1d\n" +
@@ -3604,7 +3712,8 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x0ffailed_rollouts\x18\x13 \x01(\x04R\x0efailedRollouts\x12?\n" +
 	"\x0ffailure_reasons\x18\x14 \x03(\v2\x16.skein.replay.v1.CountR\x0efailureReasons\x129\n" +
 	"\fdrop_reasons\x18\x15 \x03(\v2\x16.skein.replay.v1.CountR\vdropReasons\x127\n" +
-	"\tstaleness\x18\x16 \x03(\v2\x19.skein.replay.v1.LagCountR\tstaleness\"\x88\x01\n" +
+	"\tstaleness\x18\x16 \x03(\v2\x19.skein.replay.v1.LagCountR\tstaleness\x12\x18\n" +
+	"\adeleted\x18\x17 \x01(\x04R\adeleted\"\x88\x01\n" +
 	"\x06Member\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\rR\x06member\x12\x15\n" +
 	"\x06log_id\x18\x02 \x01(\tR\x05logId\x12\x16\n" +
@@ -3625,10 +3734,11 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\aexpires\x18\t \x01(\x03R\aexpires\x12\x14\n" +
 	"\x05lease\x18\n" +
 	" \x01(\x04R\x05lease\x121\n" +
-	"\amembers\x18\v \x03(\v2\x17.skein.replay.v1.MemberR\amembers\"H\n" +
+	"\amembers\x18\v \x03(\v2\x17.skein.replay.v1.MemberR\amembers\"b\n" +
 	"\tItemState\x12)\n" +
 	"\x04item\x18\x01 \x01(\v2\x15.skein.replay.v1.ItemR\x04item\x12\x10\n" +
-	"\x03seq\x18\x02 \x01(\x04R\x03seq\"\xa5\x01\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
+	"\adeleted\x18\x03 \x01(\bR\adeleted\"\xa5\x01\n" +
 	"\n" +
 	"LeaseState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
@@ -3693,7 +3803,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\n" +
 	"duplicates\x18\x18 \x01(\x04R\n" +
 	"duplicates\x12\x12\n" +
-	"\x04lost\x18\x19 \x01(\x04R\x04lost\"\xe8\x03\n" +
+	"\x04lost\x18\x19 \x01(\x04R\x04lost\"\x84\x04\n" +
 	"\tTableItem\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x121\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x1b.skein.replay.v1.GroupPhaseR\x05phase\x12\x12\n" +
@@ -3712,7 +3822,8 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\bdeadline\x18\x0e \x01(\x03R\bdeadline\x12\x14\n" +
 	"\x05lease\x18\x0f \x01(\x04R\x05lease\x12\x17\n" +
 	"\asame_as\x18\x10 \x01(\tR\x06sameAs\x12\x16\n" +
-	"\x06reason\x18\x11 \x01(\tR\x06reason\".\n" +
+	"\x06reason\x18\x11 \x01(\tR\x06reason\x12\x1a\n" +
+	"\breferred\x18\x12 \x01(\bR\breferred\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value*\xbd\x01\n" +
@@ -3739,7 +3850,7 @@ func file_skein_replay_v1_replay_proto_rawDescGZIP() []byte {
 }
 
 var file_skein_replay_v1_replay_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_skein_replay_v1_replay_proto_goTypes = []any{
 	(GroupPhase)(0),          // 0: skein.replay.v1.GroupPhase
 	(*Item)(nil),             // 1: skein.replay.v1.Item
@@ -3766,20 +3877,21 @@ var file_skein_replay_v1_replay_proto_goTypes = []any{
 	(*UpdatePriorities)(nil), // 22: skein.replay.v1.UpdatePriorities
 	(*GroupPriority)(nil),    // 23: skein.replay.v1.GroupPriority
 	(*RemoveGroups)(nil),     // 24: skein.replay.v1.RemoveGroups
-	(*Count)(nil),            // 25: skein.replay.v1.Count
-	(*LagCount)(nil),         // 26: skein.replay.v1.LagCount
-	(*RunState)(nil),         // 27: skein.replay.v1.RunState
-	(*Member)(nil),           // 28: skein.replay.v1.Member
-	(*GroupState)(nil),       // 29: skein.replay.v1.GroupState
-	(*ItemState)(nil),        // 30: skein.replay.v1.ItemState
-	(*LeaseState)(nil),       // 31: skein.replay.v1.LeaseState
-	(*WorkerState)(nil),      // 32: skein.replay.v1.WorkerState
-	(*EvalState)(nil),        // 33: skein.replay.v1.EvalState
-	(*Expiry)(nil),           // 34: skein.replay.v1.Expiry
-	(*TableConfig)(nil),      // 35: skein.replay.v1.TableConfig
-	(*TableState)(nil),       // 36: skein.replay.v1.TableState
-	(*TableItem)(nil),        // 37: skein.replay.v1.TableItem
-	(*Pair)(nil),             // 38: skein.replay.v1.Pair
+	(*DeleteLogs)(nil),       // 25: skein.replay.v1.DeleteLogs
+	(*Count)(nil),            // 26: skein.replay.v1.Count
+	(*LagCount)(nil),         // 27: skein.replay.v1.LagCount
+	(*RunState)(nil),         // 28: skein.replay.v1.RunState
+	(*Member)(nil),           // 29: skein.replay.v1.Member
+	(*GroupState)(nil),       // 30: skein.replay.v1.GroupState
+	(*ItemState)(nil),        // 31: skein.replay.v1.ItemState
+	(*LeaseState)(nil),       // 32: skein.replay.v1.LeaseState
+	(*WorkerState)(nil),      // 33: skein.replay.v1.WorkerState
+	(*EvalState)(nil),        // 34: skein.replay.v1.EvalState
+	(*Expiry)(nil),           // 35: skein.replay.v1.Expiry
+	(*TableConfig)(nil),      // 36: skein.replay.v1.TableConfig
+	(*TableState)(nil),       // 37: skein.replay.v1.TableState
+	(*TableItem)(nil),        // 38: skein.replay.v1.TableItem
+	(*Pair)(nil),             // 39: skein.replay.v1.Pair
 }
 var file_skein_replay_v1_replay_proto_depIdxs = []int32{
 	1,  // 0: skein.replay.v1.Record.item:type_name -> skein.replay.v1.Item
@@ -3799,28 +3911,29 @@ var file_skein_replay_v1_replay_proto_depIdxs = []int32{
 	20, // 14: skein.replay.v1.Command.insert_groups:type_name -> skein.replay.v1.InsertGroups
 	22, // 15: skein.replay.v1.Command.update_priorities:type_name -> skein.replay.v1.UpdatePriorities
 	24, // 16: skein.replay.v1.Command.remove_groups:type_name -> skein.replay.v1.RemoveGroups
-	3,  // 17: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
-	1,  // 18: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
-	5,  // 19: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
-	21, // 20: skein.replay.v1.InsertGroups.groups:type_name -> skein.replay.v1.GroupInsert
-	23, // 21: skein.replay.v1.UpdatePriorities.updates:type_name -> skein.replay.v1.GroupPriority
-	3,  // 22: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
-	25, // 23: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
-	25, // 24: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
-	26, // 25: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
-	0,  // 26: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
-	28, // 27: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
-	1,  // 28: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
-	35, // 29: skein.replay.v1.TableState.config:type_name -> skein.replay.v1.TableConfig
-	25, // 30: skein.replay.v1.TableState.removed:type_name -> skein.replay.v1.Count
-	25, // 31: skein.replay.v1.TableState.refused:type_name -> skein.replay.v1.Count
-	0,  // 32: skein.replay.v1.TableItem.phase:type_name -> skein.replay.v1.GroupPhase
-	28, // 33: skein.replay.v1.TableItem.members:type_name -> skein.replay.v1.Member
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	25, // 17: skein.replay.v1.Command.delete_logs:type_name -> skein.replay.v1.DeleteLogs
+	3,  // 18: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
+	1,  // 19: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
+	5,  // 20: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
+	21, // 21: skein.replay.v1.InsertGroups.groups:type_name -> skein.replay.v1.GroupInsert
+	23, // 22: skein.replay.v1.UpdatePriorities.updates:type_name -> skein.replay.v1.GroupPriority
+	3,  // 23: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
+	26, // 24: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
+	26, // 25: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
+	27, // 26: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
+	0,  // 27: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
+	29, // 28: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
+	1,  // 29: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
+	36, // 30: skein.replay.v1.TableState.config:type_name -> skein.replay.v1.TableConfig
+	26, // 31: skein.replay.v1.TableState.removed:type_name -> skein.replay.v1.Count
+	26, // 32: skein.replay.v1.TableState.refused:type_name -> skein.replay.v1.Count
+	0,  // 33: skein.replay.v1.TableItem.phase:type_name -> skein.replay.v1.GroupPhase
+	29, // 34: skein.replay.v1.TableItem.members:type_name -> skein.replay.v1.Member
+	35, // [35:35] is the sub-list for method output_type
+	35, // [35:35] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_skein_replay_v1_replay_proto_init() }
@@ -3844,6 +3957,7 @@ func file_skein_replay_v1_replay_proto_init() {
 		(*Command_InsertGroups)(nil),
 		(*Command_UpdatePriorities)(nil),
 		(*Command_RemoveGroups)(nil),
+		(*Command_DeleteLogs)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3851,7 +3965,7 @@ func file_skein_replay_v1_replay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_replay_v1_replay_proto_rawDesc), len(file_skein_replay_v1_replay_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
