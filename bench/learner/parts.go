@@ -95,7 +95,7 @@ func rowSteps(kind string) func(context.Context, options) error {
 
 // growth tells how an update's cost grows with completion length, group size,
 // prompt length and number of groups: each row's peer is our own smallest size,
-// times the ratio of trained tokens, so that 1 is linear.
+// times the growth, so that 1 is linear. The best of o.runs steps of one process.
 func growth(ctx context.Context, o options) error {
 	log, err := bench.Open(o.results, "learner")
 	if err != nil {
@@ -107,7 +107,7 @@ func growth(ctx context.Context, o options) error {
 		}
 		return out
 	}
-	for _, f := range forms(job{Kind: "update", Steps: 1}, true) {
+	for _, f := range forms(job{Kind: "update", Steps: o.runs}, true) {
 		for _, x := range []struct {
 			name  string
 			size  func(n int) []group
@@ -121,13 +121,9 @@ func growth(ctx context.Context, o options) error {
 			var base result
 			for i, n := range x.sizes {
 				f.Groups = x.size(n)
-				var best result
-				for range o.runs {
-					r, err := ours(ctx, o, f)
-					if err != nil {
-						return err
-					}
-					best = better(best, r)
+				best, err := ours(ctx, o, f)
+				if err != nil {
+					return err
 				}
 				say("growth %s %d: %s %.2f CPU-s, %.0f MB, compile %.1f s", x.name, n, best.Backend, best.CPU, best.RSS, best.First-best.Wall)
 				if i == 0 {

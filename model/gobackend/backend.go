@@ -15,12 +15,12 @@ type Options struct {
 	// not depend on it.
 	Threads int
 	// ActivationBytes is how much a trainer may keep of a batch's activations
-	// instead of recomputing each layer in Backward; 0 is 128 MiB, negative
-	// keeps nothing. Gradients do not depend on it.
+	// instead of recomputing layers in Backward: those of as many of the last
+	// layers as fit. 0 is 384 MiB, negative keeps nothing. Gradients do not depend on it.
 	ActivationBytes int64
 }
 
-const defaultActivationBytes = 128 << 20
+const defaultActivationBytes = 384 << 20
 
 // backend is a packed copy of one model's weights.
 type backend struct {

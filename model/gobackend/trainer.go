@@ -27,12 +27,12 @@ type trainer struct {
 	closed bool
 
 	// the last Forward
-	batch   *batch // nil: none
-	kept    []acts // by layer; only x when recomputing
-	keepAll bool
-	angles  []float32
-	head    headState
-	values  valueState
+	batch    *batch // nil: none
+	kept     []acts // by layer; only x of those before keepFrom, which Backward recomputes
+	keepFrom int
+	angles   []float32
+	head     headState
+	values   valueState
 
 	spare acts // activations that are not kept
 	bs    backwardScratch
@@ -171,10 +171,12 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 		return fail(errors.New("no parameters: call SetParams first"))
 	}
 	rows := int64(len(b.tokens))
-	t.keepAll = rows*t.net.bytesPerRow()*int64(t.net.dims.layers) <= t.b.opts.ActivationBytes
+	// Backward begins with the last layers: what is kept of them is used first.
+	fit := max(0, t.b.opts.ActivationBytes) / (rows*t.net.bytesPerRow() + 1)
+	t.keepFrom = max(0, t.net.dims.layers-int(min(fit, int64(t.net.dims.layers))))
 	t.kept = slices.Grow(t.kept[:0], t.net.dims.layers)[:t.net.dims.layers]
 	run := forwardRun{net: t.net, ad: t.ad, ex: &t.bs.exec, batch: b, angles: &t.angles, layer: func(l int) *acts {
-		if t.keepAll {
+		if l >= t.keepFrom {
 			return &t.kept[l]
 		}
 		// Only the input stays with the layer; the rest is overwritten.
@@ -275,7 +277,7 @@ func (t *trainer) backward(ctx context.Context, d model.Scores) error {
 			return fmt.Errorf("layer %d: %w", l, err)
 		}
 		a := &t.kept[l]
-		if !t.keepAll {
+		if l < t.keepFrom {
 			t.spare.x = a.x
 			a = &t.spare
 			a.resize(n.dims, rows)

@@ -137,6 +137,7 @@ func testPacking(t *testing.T, c model.Config) {
 	params := randomAdapter(t, m, lora, 22).Params
 	b := newBackend(t, m, Options{})
 	lean := newBackend(t, m, Options{Threads: 1, ActivationBytes: -1})
+	some := newBackend(t, m, Options{ActivationBytes: 300 << 10}) // of some layers, for most sizes
 	rapid.Check(t, func(rt *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 3))
 		groups := randomGroups(r, c, rapid.IntRange(1, 3).Draw(rt, "groups"), rapid.IntRange(1, 4).Draw(rt, "members"),
@@ -156,9 +157,11 @@ func testPacking(t *testing.T, c model.Config) {
 			require.Equal(t, scores, s, "%s: scores are the same bits", name)
 			require.Less(t, relative(want, got), 2e-5, name)
 		}
-		got, s := gradient(t, newTrainer(t, lean, model.TrainerConfig{LoRA: lora}, params), [][]model.PrefixGroup{groups}, 0.9)
-		require.Equal(t, scores, s)
-		require.Equal(t, want, got, "threads and recomputation change nothing at all")
+		for _, b := range []*backend{lean, some} {
+			got, s := gradient(t, newTrainer(t, b, model.TrainerConfig{LoRA: lora}, params), [][]model.PrefixGroup{groups}, 0.9)
+			require.Equal(t, scores, s)
+			require.Equal(t, want, got, "threads and recomputation change nothing at all")
+		}
 	})
 }
 
@@ -236,11 +239,11 @@ func TestTrainerRefuses(t *testing.T) {
 	require.ErrorContains(t, tr.Backward(ctx, model.Scores{}), "call Forward first")
 
 	for want, groups := range map[string][]model.PrefixGroup{
-		"group 0: member 0: the prompt is empty":         one(nil, []int32{2}, true),
-		"member 0: 1 train marks for 2 tokens": one([]int32{1}, []int32{2, 3}, true),
-		"token 71 at index 1, the vocabulary":  one([]int32{1}, []int32{2, 71}, true, true),
-		"prompt: token -1 at index 0":          one([]int32{-1}, []int32{2}, true),
-		"member 0: 401 tokens with its prompt": one(make([]int32, 400), []int32{2}, true),
+		"group 0: member 0: the prompt is empty": one(nil, []int32{2}, true),
+		"member 0: 1 train marks for 2 tokens":   one([]int32{1}, []int32{2, 3}, true),
+		"token 71 at index 1, the vocabulary":    one([]int32{1}, []int32{2, 71}, true, true),
+		"prompt: token -1 at index 0":            one([]int32{-1}, []int32{2}, true),
+		"member 0: 401 tokens with its prompt":   one(make([]int32, 400), []int32{2}, true),
 	} {
 		_, err := tr.Forward(ctx, groups, 1)
 		require.ErrorContains(t, err, want)
