@@ -194,7 +194,12 @@ func (m Matrix) Transpose(p *Pool, dst []float32, lo, count int) {
 				at := (lo/PanelWidth+s)*m.b.PanelStride + q*PanelWidth*PanelWidth
 				for j := range width {
 					o := out[s*PanelWidth*PanelWidth+j:]
-					for r, v := range m.line(&line, at+j*PanelWidth)[:rows] {
+					from := m.line(&line, at+j*PanelWidth)
+					if rows == PanelWidth {
+						spread((*[PanelWidth*(PanelWidth-1) + 1]float32)(o), (*[PanelWidth]float32)(from))
+						continue
+					}
+					for r, v := range from[:rows] {
 						o[r*PanelWidth] = v
 					}
 				}
@@ -203,14 +208,32 @@ func (m Matrix) Transpose(p *Pool, dst []float32, lo, count int) {
 	})
 }
 
+// spread writes a row down a column of a square of panel rows.
+func spread(column *[PanelWidth*(PanelWidth-1) + 1]float32, row *[PanelWidth]float32) {
+	for r, v := range row {
+		column[r*PanelWidth] = v
+	}
+}
+
 // line gives the panel row at an offset as float32 numbers.
 func (m Matrix) line(buf *[PanelWidth]float32, at int) []float32 {
 	if m.b.form == Full {
 		return m.b.Data[at : at+PanelWidth]
 	}
-	src := m.b.half[at : at+PanelWidth]
-	for j := range buf {
-		buf[j] = math.Float32frombits(widen(m.b.form, src[m.b.form.place(j)]))
+	src := (*[PanelWidth]uint16)(m.b.half[at:])
+	if m.b.form == BF16 {
+		for j := range PanelWidth / 2 { // as place says
+			buf[j] = math.Float32frombits(uint32(src[2*j]) << 16)
+			buf[j+PanelWidth/2] = math.Float32frombits(uint32(src[2*j+1]) << 16)
+		}
+		return buf[:]
+	}
+	for j, h := range src {
+		x := math.Float32frombits(uint32(h&0x7fff)<<13) * 0x1p112 // exact, subnormal numbers too
+		if h&0x7c00 == 0x7c00 {
+			x = math.Float32frombits(widen(m.b.form, h&0x7fff))
+		}
+		buf[j] = math.Float32frombits(math.Float32bits(x) | uint32(h&0x8000)<<16)
 	}
 	return buf[:]
 }
