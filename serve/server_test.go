@@ -112,7 +112,9 @@ func TestBearerTokens(t *testing.T) {
 		status, body := ask(t, request(t, "POST", s.URL()+"/x", "Authorization", c.auth))
 		require.Equal(t, c.status, status, c.auth)
 		if status == 401 {
-			var e struct{ Error struct{ Message, Code string } }
+			var e struct {
+				Error struct{ Message, Code string }
+			}
 			require.NoError(t, json.Unmarshal([]byte(body), &e))
 			require.Equal(t, "invalid_api_key", e.Error.Code)
 			require.NotContains(t, body, "first-key")
