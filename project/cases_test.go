@@ -16,6 +16,7 @@ import (
 
 	"github.com/skein-rl/skein/actors"
 	"github.com/skein-rl/skein/learner"
+	"github.com/skein-rl/skein/learner/watch"
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/replay"
 )
@@ -81,7 +82,7 @@ func TestCaseLoggingOutOfOrderPointsAreKept(t *testing.T) {
 	for n := uint64(1); n <= 3; n++ {
 		st.steps = append(st.steps, replay.StepRecord{Step: n, Version: n, Metrics: map[string]float64{rewardMetric: float64(n)}})
 	}
-	var w watcher
+	w := watcher{detector: watch.NewDetector(DefaultConfig().Watch.Config)}
 	news, _ := w.poll(t.Context(), st, "r", 3)
 	told := strings.Join(news, "\n")
 	require.Contains(t, told, "v3 ")
