@@ -35,7 +35,7 @@ func SaveCheckpoint(dir string, c *Checkpoint) (string, error) {
 		return "", err
 	}
 	digest := model.BlobDigest(data)
-	at := filepath.Join(dir, fmt.Sprintf("%s%08d", stepDir, c.Step))
+	at := stepPath(dir, c.Step)
 	if s, err := readSeal(at); err == nil && s.Digest == digest {
 		return at, nil
 	}
@@ -115,6 +115,28 @@ func LoadCheckpoint(dir string) (*Checkpoint, error) {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return c, nil
+}
+
+// Checkpoints lists the steps of the sealed checkpoints under dir, in order.
+func Checkpoints(dir string) ([]uint64, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("learner: checkpoints: %w", err)
+	}
+	var out []uint64
+	for _, e := range entries {
+		if !e.IsDir() || !strings.HasPrefix(e.Name(), stepDir) {
+			continue
+		}
+		if s, err := readSeal(filepath.Join(dir, e.Name())); err == nil && stepPath(dir, s.Step) == filepath.Join(dir, e.Name()) {
+			out = append(out, s.Step)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 // LoadLatest reads the newest sealed checkpoint under dir that is intact.

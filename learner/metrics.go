@@ -75,12 +75,7 @@ func (s *stepRun) metrics() map[string]float64 {
 	for reason, n := range s.b.Excluded {
 		m["excluded/"+reason] = float64(n)
 	}
-	for name, d := range map[string]float64{
-		"time/forward_s": s.time.Forward.Seconds(), "time/reference_s": s.time.Reference.Seconds(),
-		"time/backward_s": s.time.Backward.Seconds(), "time/optimizer_s": s.time.Optimizer.Seconds(),
-	} {
-		m[name] = d
-	}
+	s.time.metrics(m)
 	if len(s.l.helpers) > 0 { // a matter of time, not of what is learned
 		m["time/helpers"] = float64(len(s.l.helpers))
 		m["time/helped_micro_batches"] = float64(s.helped.Load())
@@ -122,4 +117,13 @@ func (s *stepRun) episodes(m map[string]float64) {
 	m["rollouts_without_gradient"] = skipped
 	m["staleness/mean"] = lag / tokens // token-weighted, in policy versions
 	m["staleness/max"] = lagMax
+}
+
+// metrics adds the split of a step's time; the whole only where it is known.
+func (t StepTime) metrics(m map[string]float64) {
+	m["time/forward_s"], m["time/reference_s"] = t.Forward.Seconds(), t.Reference.Seconds()
+	m["time/backward_s"], m["time/optimizer_s"] = t.Backward.Seconds(), t.Optimizer.Seconds()
+	if t.Total > 0 {
+		m["time/step_s"] = t.Total.Seconds()
+	}
 }

@@ -25,10 +25,10 @@ type offBatch struct {
 	dLogP     [][]float64
 	dValue    [][]float64
 
-	train     bool    // else an evaluation
-	entropy   float64 // summed over trained tokens
-	loss      float64
-	reference time.Duration
+	train   bool    // else an evaluation
+	entropy float64 // summed over trained tokens
+	loss    float64
+	time    StepTime
 }
 
 func (r *offline) batch(set *data.Set, idx []int) *offBatch {
@@ -157,7 +157,9 @@ func (r *offline) compute(ctx context.Context, b *offBatch, train bool) error {
 	ahead := r.obj.whole() && (len(b.micros) > 1 || !train)
 	if ahead {
 		for _, m := range b.micros {
+			done := b.spend(&b.time.Forward)
 			sc, err := l.tr.Score(ctx, m.groups, 1, l.params)
+			done()
 			if err := take(m, sc, err); err != nil {
 				return err
 			}
@@ -167,9 +169,11 @@ func (r *offline) compute(ctx context.Context, b *offBatch, train bool) error {
 		}
 	}
 	for _, m := range b.micros {
+		done := b.spend(&b.time.Forward)
 		switch {
 		case train:
 			sc, err := l.tr.Forward(ctx, m.groups, 1)
+			done()
 			if ahead {
 				if err != nil {
 					return err
@@ -181,6 +185,7 @@ func (r *offline) compute(ctx context.Context, b *offBatch, train bool) error {
 			}
 		case !ahead:
 			sc, err := l.tr.Score(ctx, m.groups, 1, l.params)
+			done()
 			if err := take(m, sc, err); err != nil {
 				return err
 			}
@@ -191,12 +196,20 @@ func (r *offline) compute(ctx context.Context, b *offBatch, train bool) error {
 			}
 		}
 		if train {
+			done := b.spend(&b.time.Backward)
 			if err := l.tr.Backward(ctx, b.gather(m)); err != nil {
 				return err
 			}
+			done()
 		}
 	}
 	return nil
+}
+
+// spend adds the time until the returned function is called to a total.
+func (b *offBatch) spend(on *time.Duration) func() {
+	began := time.Now()
+	return func() { *on += time.Since(began) }
 }
 
 // checkOffline refuses a trainer's answer of the wrong length.
@@ -247,11 +260,13 @@ func (r *offline) step(ctx context.Context) (OfflineStep, error) {
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
 		return s, fmt.Errorf("%w: %s step %d: gradient norm is %v", ErrDiverged, l.cfg.Algorithm, s.Step, norm)
 	}
+	updating := b.spend(&b.time.Optimizer)
 	params, opt, c := slices.Clone(l.params), l.opt.clone(), l.cfg
 	lr := c.LR(opt.T, int(r.total))
 	if err := opt.Update(params, grad, l.decay, Hyper{LR: lr, Beta1: c.AdamBeta1, Beta2: c.AdamBeta2, Epsilon: c.AdamEpsilon, Scale: ClipScale(norm, c.MaxGradNorm)}); err != nil {
 		return s, err
 	}
+	updating()
 	l.params, l.opt = params, opt
 	r.obj.done()
 	l.step++
@@ -262,7 +277,9 @@ func (r *offline) step(ctx context.Context) (OfflineStep, error) {
 	s.Epoch, s.Elapsed = r.position(), time.Since(r.began)
 	s.Metrics = r.metrics(b)
 	s.Metrics["grad_norm"], s.Metrics["learning_rate"], s.Metrics["epoch"] = norm, lr, s.Epoch
-	s.Metrics["time/step_s"], s.Metrics["time/reference_s"] = time.Since(began).Seconds(), b.reference.Seconds()
+	b.time.Total = time.Since(began)
+	b.time.metrics(s.Metrics)
+	s.Metrics["time/tokens_per_second"] = float64(b.computed()) / max(b.time.Total.Seconds(), 1e-9)
 	return s, nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 )
 
 // sameAsReference: while the parameters are still the start's, the reference is
@@ -56,8 +55,7 @@ func (r *offline) references(ctx context.Context, b *offBatch, train bool) error
 		}
 		return nil
 	}
-	began := time.Now()
-	defer func() { b.reference += time.Since(began) }()
+	defer b.spend(&b.time.Reference)()
 	lps, err := r.logprobs(ctx, b.seqs, r.l.refParams())
 	if err != nil {
 		return fmt.Errorf("reference: %w", err)

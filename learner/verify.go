@@ -3,6 +3,7 @@ package learner
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -54,6 +55,9 @@ type VerifyReport struct {
 	LogsRecorded   int          `json:"logs_recorded"`
 	LogsRecomputed int          `json:"logs_recomputed"`
 	LogsVerified   int          `json:"logs_verified"`
+	// Of a step on rows: how many, and the step that recomputing began after.
+	Rows int     `json:"rows,omitempty"`
+	From *uint64 `json:"from_step,omitempty"`
 }
 
 // VerifyStep recomputes a committed step from the checkpoint it started from
@@ -149,21 +153,20 @@ func report(rec replay.StepRecord, after *Checkpoint, l *Learner, res StepResult
 	if r.CheckpointRecomputed, err = l.Checkpoint().Digest(); err != nil {
 		return nil, err
 	}
-	names := make([]string, 0, len(res.Metrics))
-	for k := range res.Metrics {
-		// times differ by nature; what was excluded is not among the step's logs
-		if !strings.HasPrefix(k, "time/") && !strings.HasPrefix(k, "excluded/") {
-			names = append(names, k)
-		}
-	}
-	slices.Sort(names)
-	for _, k := range names {
-		if got, want := res.Metrics[k], rec.Metrics[k]; got != want {
-			r.Metrics = append(r.Metrics, MetricDiff{k, want, got})
-		}
-	}
+	r.Metrics = diffMetrics(res.Metrics, rec.Metrics)
 	r.OK = r.AdapterRecorded == r.AdapterRecomputed && (r.Critic == nil || r.Critic.Different == 0)
 	return r, nil
+}
+
+// diffMetrics lists what came out differently. Times differ by nature; what was
+// excluded is not among a step's logs.
+func diffMetrics(got, want map[string]float64) (out []MetricDiff) {
+	for _, k := range slices.Sorted(maps.Keys(got)) {
+		if !strings.HasPrefix(k, "time/") && !strings.HasPrefix(k, "excluded/") && got[k] != want[k] {
+			out = append(out, MetricDiff{k, want[k], got[k]})
+		}
+	}
+	return out
 }
 
 // differences counts the numbers that differ, and the largest difference.
