@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +21,7 @@ import (
 type Client struct {
 	id   *Identity
 	book *book
+	dir  string // of the certificate, "" = memory only
 
 	mu     sync.Mutex
 	seeds  []string
@@ -45,13 +47,16 @@ func Dial(ctx context.Context, addrs []string, id *Identity, dir string) (*Clien
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{id: id, book: b, seeds: slices.Clone(addrs), links: make(map[string]*link)}
+	c := &Client{id: id, book: b, dir: dir, seeds: slices.Clone(addrs), links: make(map[string]*link)}
 	if len(c.addrs()) == 0 {
 		return nil, errors.New("cluster: dial: no address: name a running replay node")
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if _, err := c.ClusterStatus(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
+	}
+	if id.caKey == nil { // a replay node renews its own
+		c.tasks.run(func() { id.keepFresh(c.ctx, slog.Default(), c.renew) })
 	}
 	return c, nil
 }

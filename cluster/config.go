@@ -45,6 +45,13 @@ type Config struct {
 	Join []string
 	// Token admits this node on its first start; ignored afterwards.
 	Token string
+	// Authority is a folder that MakeAuthority wrote: the keys and the token of
+	// a cluster that is founded with them, the same on every replay node. ""
+	// lets the first node make its own. Ignored after the first start.
+	Authority string
+	// Founder, with Authority, is the id of the node that makes the cluster
+	// when nobody answers at Join; "" is a node without Join.
+	Founder string
 	// Version of the software, shown in the cluster status.
 	Version string
 	// Store configures the node's storage; start from
@@ -71,6 +78,9 @@ type Config struct {
 	// stay in the log behind one. Default 4096.
 	SnapshotEvery uint64
 
+	// CertLife is how long the certificates that this node signs are valid;
+	// they are renewed after two thirds of it. Default 90 days.
+	CertLife time.Duration
 	// Registerer gets the metrics, and those of the storage; nil = none.
 	Registerer prometheus.Registerer
 	// Logger; nil = slog.Default().
@@ -147,6 +157,15 @@ func (c Config) Validate() error {
 	}
 	if c.Advertise != "" && c.Listen == "" {
 		bad("advertise", fmt.Sprintf("%q", c.Advertise), "set listen too")
+	}
+	if c.Founder != "" && c.Authority == "" {
+		bad("founder", fmt.Sprintf("%q", c.Founder), "give the authority too: a folder made with skein cluster init")
+	}
+	if c.Authority != "" && c.Token != "" {
+		bad("token", "(hidden)", "leave it out: the authority's folder holds it")
+	}
+	if c.CertLife < 0 || c.CertLife > caValid {
+		bad("cert_life", c.CertLife, "use a positive duration of at most 20 years, or 0 for the default of 90 days")
 	}
 	if c.Token != "" {
 		if _, err := ParseToken(c.Token); err != nil {

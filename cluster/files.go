@@ -16,7 +16,8 @@ const (
 	fileCAKey    = "ca.key" // replay nodes only
 	fileNodeCert = "node.crt"
 	fileNodeKey  = "node.key"
-	fileToken    = "token" // replay nodes only
+	fileNextKey  = "node.key.next" // of a certificate being replaced
+	fileToken    = "token"         // replay nodes only
 	fileAddr     = "addr"
 	fileBook     = "nodes.json"
 	fileFounder  = "founder" // made the cluster: may start a raft group of its own

@@ -3,11 +3,8 @@ package cluster
 import (
 	"context"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"os"
@@ -57,21 +54,13 @@ func Join(ctx context.Context, cfg JoinConfig) (*Identity, error) {
 	switch {
 	case err == nil:
 		return old, cfg.accepts(old)
-	case !errors.Is(err, ErrNoIdentity):
+	case !errors.Is(err, ErrNoIdentity) && !errors.Is(err, errExpired):
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, err
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, req, err := cfg.request()
 	if err != nil {
 		return nil, err
 	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: cfg.ID}}, key)
-	if err != nil {
-		return nil, err
-	}
-	req := &pb.JoinRequest{Secret: cfg.Token.secret, Id: cfg.ID, Role: cfg.Role, Csr: csr}
 	ctx, cancel := bounded(ctx, 0)
 	defer cancel()
 	var last error
@@ -92,13 +81,41 @@ func Join(ctx context.Context, cfg JoinConfig) (*Identity, error) {
 	}
 }
 
+// request prepares the directory and the question.
+func (c JoinConfig) request() (*ecdsa.PrivateKey, *pb.JoinRequest, error) {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, nil, err
+	}
+	key, csr, err := newRequest(c.ID)
+	return key, &pb.JoinRequest{Secret: c.Token.secret, Id: c.ID, Role: c.Role, Csr: csr}, err
+}
+
+// tryOnce asks every address but its own one time. Nil without error: nobody
+// is there.
+func (c JoinConfig) tryOnce(ctx context.Context, self string) (*Identity, error) {
+	key, req, err := c.request()
+	if err != nil {
+		return nil, err
+	}
+	for _, addr := range c.Addrs {
+		if addr == self {
+			continue
+		}
+		id, err := c.joinAt(ctx, addr, req, key)
+		if err == nil || !retryable(err) {
+			return id, err
+		}
+	}
+	return nil, ctx.Err()
+}
+
 // Connect is what a worker or the learner does first: it loads the certificate
 // in cfg.Dir, or joins on the first start, and dials. Later starts need neither
 // address nor token.
 func Connect(ctx context.Context, cfg JoinConfig) (*Client, error) {
 	id, err := LoadIdentity(cfg.Dir)
 	switch {
-	case errors.Is(err, ErrNoIdentity):
+	case errors.Is(err, ErrNoIdentity), errors.Is(err, errExpired) && cfg.Token.secret != "":
 		id, err = Join(ctx, cfg)
 	case err == nil && cfg.Token.secret != "":
 		err = cfg.accepts(id)
@@ -145,16 +162,15 @@ func (c JoinConfig) joinAt(ctx context.Context, addr string, req *pb.JoinRequest
 	if err := id.setLeaf(resp.GetCertificate(), key); err != nil {
 		return nil, err
 	}
-	if id.ID != c.ID || id.Role != c.Role {
-		return nil, fmt.Errorf("cluster: join at %s: certificate for %s %q where %s %q was asked", addr, id.Role, id.ID, c.Role, c.ID)
-	}
 	if id.Role == RoleReplay {
 		if id.caKey, err = x509.ParseECPrivateKey(resp.GetCaKey()); err != nil {
 			return nil, fmt.Errorf("cluster: join at %s: authority key: %w", addr, err)
 		}
-		if id.token, err = ParseToken(resp.GetToken()); err != nil {
+		tok, err := ParseToken(resp.GetToken())
+		if err != nil {
 			return nil, err
 		}
+		id.secret.set(tok, resp.GetTokenGeneration())
 	}
 	b, err := openBook(c.Dir)
 	if err != nil {

@@ -22,7 +22,7 @@ type membershipServer struct {
 // Join signs a certificate for whoever shows the secret.
 func (m *membershipServer) Join(_ context.Context, q *pb.JoinRequest) (*pb.JoinResponse, error) {
 	n := m.n
-	if !n.ident.token.admits(q.GetSecret()) {
+	if !n.ident.Token().admits(q.GetSecret()) {
 		return nil, fmt.Errorf("%w: join of %q: the token's secret is not that of cluster %s: copy the file %q of a replay node's directory",
 			ErrDenied, q.GetId(), n.ident.Cluster(), fileToken)
 	}
@@ -36,14 +36,11 @@ func (m *membershipServer) Join(_ context.Context, q *pb.JoinRequest) (*pb.JoinR
 				replay.ErrInvalid, q.GetId())
 		}
 	}
-	csr, err := x509.ParseCertificateRequest(q.GetCsr())
-	if err == nil {
-		err = csr.CheckSignature()
-	}
+	pub, err := checkRequest(q.GetCsr())
 	if err != nil {
-		return nil, fmt.Errorf("%w: join of %q: certificate request: %w", replay.ErrInvalid, q.GetId(), err)
+		return nil, fmt.Errorf("join of %q: %w", q.GetId(), err)
 	}
-	cert, err := n.ident.sign(q.GetId(), q.GetRole(), csr.PublicKey)
+	cert, err := n.ident.sign(q.GetId(), q.GetRole(), pub)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +50,8 @@ func (m *membershipServer) Join(_ context.Context, q *pb.JoinRequest) (*pb.JoinR
 		if resp.CaKey, err = x509.MarshalECPrivateKey(n.ident.caKey); err != nil {
 			return nil, err
 		}
-		resp.Token = n.ident.token.Reveal()
+		tok, gen := n.ident.secret.get()
+		resp.Token, resp.TokenGeneration = tok.Reveal(), gen
 	}
 	return resp, nil
 }
@@ -96,6 +94,7 @@ func (s *peerServer) Announce(ctx context.Context, q *pb.AnnounceRequest) (*pb.A
 		return nil, fmt.Errorf("%w: %s announces itself as %q", ErrDenied, who.id, q.GetSelf().GetId())
 	}
 	n.mergeBook(append(q.GetBook(), q.GetSelf()))
+	n.hearToken(q.GetToken())
 	if !n.book.removed(who.id) {
 		err := n.live.beat(NodeStatus{
 			NodeInfo: NodeInfo{ID: who.id, Role: RoleReplay, Addr: q.GetSelf().GetAddr(), DiskFree: q.GetDiskFree(),
@@ -106,7 +105,7 @@ func (s *peerServer) Announce(ctx context.Context, q *pb.AnnounceRequest) (*pb.A
 			return nil, err
 		}
 	}
-	return &pb.AnnounceResponse{Book: n.book.all()}, nil
+	return &pb.AnnounceResponse{Book: n.book.all(), Token: n.ident.secret.wire()}, nil
 }
 
 // Heartbeat notes a process of a single-process run, for ClusterStatus.

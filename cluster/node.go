@@ -153,6 +153,7 @@ func (n *Node) openListening(ctx context.Context) error {
 		return err
 	}
 	n.id = n.ident.ID
+	n.ident.valid = n.cfg.CertLife
 	n.log = n.log.With("node", n.id)
 	if n.book, err = openBook(n.cfg.Dir); err != nil {
 		return err
@@ -180,6 +181,9 @@ func (n *Node) openListening(ctx context.Context) error {
 	}
 	n.serve()
 	n.tasks.run(n.announce)
+	n.tasks.run(func() {
+		n.ident.keepFresh(n.ctx, n.log, func(context.Context) error { return n.ident.renewSelf(n.cfg.Dir) })
+	})
 	n.log.Info("node listens", "addr", n.addr, "cluster", n.ident.Cluster())
 	return n.electSelf()
 }

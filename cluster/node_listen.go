@@ -40,6 +40,9 @@ func (n *Node) identify(ctx context.Context) (founder bool, err error) {
 		_, _ = rand.Read(b[:])
 		id = "n" + hex.EncodeToString(b[:])
 	}
+	if n.cfg.Authority != "" {
+		return n.identifyBy(ctx, id)
+	}
 	if len(n.cfg.Join) > 0 {
 		tok, err := ParseToken(n.cfg.Token)
 		if err != nil {
@@ -51,13 +54,42 @@ func (n *Node) identify(ctx context.Context) (founder bool, err error) {
 	if n.cfg.Token != "" {
 		return false, fmt.Errorf("cluster: config token without join: name the address of a running node, or leave both empty to make a new cluster")
 	}
-	if n.ident, err = newCluster(id); err != nil {
+	a, err := newAuthority()
+	if err != nil {
 		return false, err
+	}
+	return true, n.found(a, id)
+}
+
+// found makes this node the first of a new cluster.
+func (n *Node) found(a *authority, id string) (err error) {
+	if n.ident, err = a.found(id, n.cfg.CertLife); err != nil {
+		return err
 	}
 	if err := writeFile(n.path(fileFounder), []byte(id+"\n"), 0o600); err != nil {
+		return err
+	}
+	return n.ident.save(n.cfg.Dir)
+}
+
+// identifyBy is the first start of a node of a fleet whose authority was made
+// beforehand: all nodes get the same join addresses, and the founder makes the
+// cluster when nobody answers there.
+func (n *Node) identifyBy(ctx context.Context, id string) (founder bool, err error) {
+	a, err := loadAuthority(n.cfg.Authority)
+	if err != nil {
 		return false, err
 	}
-	return true, n.ident.save(dir)
+	join := JoinConfig{Addrs: n.cfg.Join, Token: a.token, ID: id, Role: RoleReplay, Dir: n.cfg.Dir}
+	if id != n.cfg.Founder && n.cfg.Founder != "" || n.cfg.Founder == "" && len(join.Addrs) > 0 {
+		n.ident, err = Join(ctx, join)
+		return false, err
+	}
+	n.ident, err = join.tryOnce(ctx, n.cfg.Advertise)
+	if err != nil || n.ident != nil {
+		return false, err
+	}
+	return true, n.found(a, id)
 }
 
 // checkIdentity compares the stored certificate with what the configuration
@@ -75,7 +107,7 @@ func (n *Node) checkIdentity() error {
 		return nil
 	}
 	tok, err := ParseToken(n.cfg.Token)
-	if err == nil && tok.ca != id.token.ca {
+	if err == nil && tok.ca != id.Token().ca {
 		err = fmt.Errorf("%w: directory %s belongs to a node of cluster %s, the token to cluster %s: use an empty directory to join that one",
 			errOtherCluster, dir, id.Cluster(), short(tok.ca))
 	}
@@ -172,13 +204,14 @@ func (n *Node) announceTo(p *peer, limit time.Duration) {
 		return
 	}
 	n.mergeBook(resp.GetBook())
+	n.hearToken(resp.GetToken())
 }
 
 func (n *Node) announcement() *pb.AnnounceRequest {
 	s := n.status()
 	return &pb.AnnounceRequest{
 		Self: n.self(), Book: n.book.all(), Applied: s.Applied, Missing: s.Missing, Term: s.Term,
-		DiskFree: s.DiskFree, Version: s.Version, Started: nanos(s.Started),
+		DiskFree: s.DiskFree, Version: s.Version, Started: nanos(s.Started), Token: n.ident.secret.wire(),
 	}
 }
 

@@ -80,7 +80,7 @@ func TestIdentityFiles(t *testing.T) {
 	back, err := LoadIdentity(dir)
 	require.NoError(t, err)
 	require.Equal(t, id.ID, back.ID)
-	require.Equal(t, id.token, back.token)
+	require.Equal(t, id.Token(), back.Token())
 	require.True(t, id.caKey.Equal(back.caKey))
 	for _, f := range []string{fileCACert, fileCAKey, fileNodeCert, fileNodeKey, fileToken} {
 		st, err := os.Stat(filepath.Join(dir, f))
@@ -178,7 +178,7 @@ func TestOtherClustersCertificate(t *testing.T) {
 
 	// A client that does not care whom it speaks to is refused by the server.
 	conf := clientConfig(alpnGRPC, nil)
-	conf.Certificates = []tls.Certificate{w.id.cert}
+	conf = w.id.present(conf)
 	conn, err := tls.Dial("tcp", c.nodes[0].Addr(), conf)
 	if err == nil {
 		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
@@ -205,9 +205,9 @@ func TestWhoMayCallWhat(t *testing.T) {
 	require.ErrorIs(t, l.fail(err), ErrDenied)
 
 	// No certificate: only Join.
-	bare := *w.id
-	bare.cert = tls.Certificate{}
-	b, err := dial(&bare, c.nodes[0].Addr(), "")
+	bare := &Identity{ID: w.id.ID, Role: w.id.Role, ca: w.id.ca}
+	bare.cert.Store(&tls.Certificate{})
+	b, err := dial(bare, c.nodes[0].Addr(), "")
 	require.NoError(t, err)
 	defer func() { _ = b.Close() }()
 	_, err = pb.NewReplayClient(b).Runs(ctx, &pb.Empty{})

@@ -29,13 +29,12 @@ func (id *Identity) pool() *x509.CertPool {
 // what a connection may do is decided per call (server.go) and per protocol
 // (mux.go).
 func (id *Identity) serverTLS() *tls.Config {
-	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{id.cert},
-		ClientAuth:   tls.VerifyClientCertIfGiven,
-		ClientCAs:    id.pool(),
-		NextProtos:   []string{alpnGRPC, alpnRaft},
-	}
+	return id.present(&tls.Config{
+		MinVersion: tls.VersionTLS13,
+		ClientAuth: tls.VerifyClientCertIfGiven,
+		ClientCAs:  id.pool(),
+		NextProtos: []string{alpnGRPC, alpnRaft},
+	})
 }
 
 // errOtherCluster: the other side belongs to another cluster.
@@ -63,13 +62,13 @@ func (v *verdict) authority() *x509.Certificate {
 }
 
 // check makes a VerifyConnection that trusts exactly the authority with the
-// fingerprint, servers of the named role and, when want is not "", the node of
-// that id. The usual
+// fingerprint, servers of the named role and, when they are not "", the node of
+// the id want and members of the raft group. The usual
 // verification can't name the cluster that answers, and a joiner does not have
 // the authority's certificate yet: the server sends it.
-func (v *verdict) check(fp [sha256.Size]byte, role, want string) func(tls.ConnectionState) error {
+func (v *verdict) check(fp [sha256.Size]byte, role, want, group string) func(tls.ConnectionState) error {
 	return func(cs tls.ConnectionState) error {
-		ca, err := verifyServer(cs, fp, role, want)
+		ca, err := verifyServer(cs, fp, role, want, group)
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		v.refused, v.ca = err, ca
@@ -77,7 +76,7 @@ func (v *verdict) check(fp [sha256.Size]byte, role, want string) func(tls.Connec
 	}
 }
 
-func verifyServer(cs tls.ConnectionState, fp [sha256.Size]byte, role, want string) (*x509.Certificate, error) {
+func verifyServer(cs tls.ConnectionState, fp [sha256.Size]byte, role, want, group string) (*x509.Certificate, error) {
 	if len(cs.PeerCertificates) == 0 {
 		return nil, fmt.Errorf("%w: the server sent no certificate", ErrDenied)
 	}
@@ -105,13 +104,17 @@ func verifyServer(cs tls.ConnectionState, fp [sha256.Size]byte, role, want strin
 	if err == nil && want != "" && id != want {
 		err = fmt.Errorf("node %s answers where %s was expected", id, want)
 	}
+	if other := certGroup(leaf); err == nil && group != "" && other != "" && other != group {
+		err = fmt.Errorf("%w: node %s belongs to raft group %s of this authority, this process to group %s: its node was founded anew: "+
+			"remove it from the group with skein cluster remove, and start it with an empty directory, another id and --join", errOtherCluster, id, other, group)
+	}
 	return ca, err
 }
 
 // joinTLS trusts the cluster that the token names.
 func (t Token) joinTLS() (*tls.Config, *verdict) {
 	v := &verdict{}
-	return clientConfig(alpnGRPC, v.check(t.ca, RoleReplay, "")), v
+	return clientConfig(alpnGRPC, v.check(t.ca, RoleReplay, "", "")), v
 }
 
 // clientTLS speaks to replay nodes of the own cluster only; to one of them when
@@ -124,9 +127,8 @@ func (id *Identity) clientTLS(alpn, want string) (*tls.Config, *verdict) {
 // tlsTo is clientTLS for servers of a role.
 func (id *Identity) tlsTo(role, alpn, want string) (*tls.Config, *verdict) {
 	v := &verdict{}
-	c := clientConfig(alpn, v.check(sha256.Sum256(id.ca.Raw), role, want))
-	c.Certificates = []tls.Certificate{id.cert}
-	return c, v
+	c := clientConfig(alpn, v.check(sha256.Sum256(id.ca.Raw), role, want, id.group))
+	return id.present(c), v
 }
 
 func clientConfig(alpn string, verify func(tls.ConnectionState) error) *tls.Config {

@@ -147,11 +147,12 @@ type JoinResponse struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Certificate []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	// ca_key and token go to replay nodes only, so that any of them can admit.
-	CaKey         []byte      `protobuf:"bytes,2,opt,name=ca_key,json=caKey,proto3" json:"ca_key,omitempty"`
-	Token         string      `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
-	Nodes         []*NodeAddr `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CaKey           []byte      `protobuf:"bytes,2,opt,name=ca_key,json=caKey,proto3" json:"ca_key,omitempty"`
+	Token           string      `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	Nodes           []*NodeAddr `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	TokenGeneration uint64      `protobuf:"varint,5,opt,name=token_generation,json=tokenGeneration,proto3" json:"token_generation,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *JoinResponse) Reset() {
@@ -210,6 +211,13 @@ func (x *JoinResponse) GetNodes() []*NodeAddr {
 		return x.Nodes
 	}
 	return nil
+}
+
+func (x *JoinResponse) GetTokenGeneration() uint64 {
+	if x != nil {
+		return x.TokenGeneration
+	}
+	return 0
 }
 
 type NodeAddr struct {
@@ -762,24 +770,257 @@ func (x *RemoveNodeRequest) GetId() string {
 	return ""
 }
 
+type RenewRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// csr is a PKCS#10 request in DER; only its public key is used.
+	Csr           []byte `protobuf:"bytes,1,opt,name=csr,proto3" json:"csr,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewRequest) Reset() {
+	*x = RenewRequest{}
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewRequest) ProtoMessage() {}
+
+func (x *RenewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewRequest.ProtoReflect.Descriptor instead.
+func (*RenewRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RenewRequest) GetCsr() []byte {
+	if x != nil {
+		return x.Csr
+	}
+	return nil
+}
+
+type RenewResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Certificate   []byte                 `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenewResponse) Reset() {
+	*x = RenewResponse{}
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenewResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenewResponse) ProtoMessage() {}
+
+func (x *RenewResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenewResponse.ProtoReflect.Descriptor instead.
+func (*RenewResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RenewResponse) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+type RotateTokenRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateTokenRequest) Reset() {
+	*x = RotateTokenRequest{}
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTokenRequest) ProtoMessage() {}
+
+func (x *RotateTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTokenRequest.ProtoReflect.Descriptor instead.
+func (*RotateTokenRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{13}
+}
+
+type RotateTokenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// generation counts rotations.
+	Generation    uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RotateTokenResponse) Reset() {
+	*x = RotateTokenResponse{}
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RotateTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RotateTokenResponse) ProtoMessage() {}
+
+func (x *RotateTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RotateTokenResponse.ProtoReflect.Descriptor instead.
+func (*RotateTokenResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RotateTokenResponse) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *RotateTokenResponse) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+// JoinToken is the token in force; of two the one of the higher generation, or
+// of equal ones the greater text.
+type JoinToken struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         string                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinToken) Reset() {
+	*x = JoinToken{}
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinToken) ProtoMessage() {}
+
+func (x *JoinToken) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinToken.ProtoReflect.Descriptor instead.
+func (*JoinToken) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *JoinToken) GetToken() string {
+	if x != nil {
+		return x.Token
+	}
+	return ""
+}
+
+func (x *JoinToken) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type AnnounceRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Self    *NodeAddr              `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
 	Book    []*NodeAddr            `protobuf:"bytes,2,rep,name=book,proto3" json:"book,omitempty"`
 	Applied uint64                 `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`
 	// missing counts committed payloads that the node still lacks.
-	Missing       uint64 `protobuf:"varint,4,opt,name=missing,proto3" json:"missing,omitempty"`
-	Term          uint64 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
-	DiskFree      uint64 `protobuf:"varint,6,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
-	Version       string `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
-	Started       int64  `protobuf:"varint,8,opt,name=started,proto3" json:"started,omitempty"`
+	Missing       uint64     `protobuf:"varint,4,opt,name=missing,proto3" json:"missing,omitempty"`
+	Term          uint64     `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
+	DiskFree      uint64     `protobuf:"varint,6,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
+	Version       string     `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
+	Started       int64      `protobuf:"varint,8,opt,name=started,proto3" json:"started,omitempty"`
+	Token         *JoinToken `protobuf:"bytes,9,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AnnounceRequest) Reset() {
 	*x = AnnounceRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -791,7 +1032,7 @@ func (x *AnnounceRequest) String() string {
 func (*AnnounceRequest) ProtoMessage() {}
 
 func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -804,7 +1045,7 @@ func (x *AnnounceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceRequest.ProtoReflect.Descriptor instead.
 func (*AnnounceRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AnnounceRequest) GetSelf() *NodeAddr {
@@ -863,16 +1104,24 @@ func (x *AnnounceRequest) GetStarted() int64 {
 	return 0
 }
 
+func (x *AnnounceRequest) GetToken() *JoinToken {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 type AnnounceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Book          []*NodeAddr            `protobuf:"bytes,1,rep,name=book,proto3" json:"book,omitempty"`
+	Token         *JoinToken             `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AnnounceResponse) Reset() {
 	*x = AnnounceResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1133,7 @@ func (x *AnnounceResponse) String() string {
 func (*AnnounceResponse) ProtoMessage() {}
 
 func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,12 +1146,19 @@ func (x *AnnounceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AnnounceResponse.ProtoReflect.Descriptor instead.
 func (*AnnounceResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AnnounceResponse) GetBook() []*NodeAddr {
 	if x != nil {
 		return x.Book
+	}
+	return nil
+}
+
+func (x *AnnounceResponse) GetToken() *JoinToken {
+	if x != nil {
+		return x.Token
 	}
 	return nil
 }
@@ -919,7 +1175,7 @@ type ReplicateRequest struct {
 
 func (x *ReplicateRequest) Reset() {
 	*x = ReplicateRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -931,7 +1187,7 @@ func (x *ReplicateRequest) String() string {
 func (*ReplicateRequest) ProtoMessage() {}
 
 func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -944,7 +1200,7 @@ func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplicateRequest) GetId() uint64 {
@@ -978,7 +1234,7 @@ type ReplicateResponse struct {
 
 func (x *ReplicateResponse) Reset() {
 	*x = ReplicateResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1246,7 @@ func (x *ReplicateResponse) String() string {
 func (*ReplicateResponse) ProtoMessage() {}
 
 func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1259,7 @@ func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReplicateResponse) GetId() uint64 {
@@ -1029,7 +1285,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[15]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1297,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[15]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1310,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{15}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PullRequest) GetLogIds() []string {
@@ -1076,12 +1332,13 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x06secret\x18\x01 \x01(\tR\x06secret\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12\x10\n" +
-	"\x03csr\x18\x04 \x01(\fR\x03csr\"\x8f\x01\n" +
+	"\x03csr\x18\x04 \x01(\fR\x03csr\"\xba\x01\n" +
 	"\fJoinResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x15\n" +
 	"\x06ca_key\x18\x02 \x01(\fR\x05caKey\x12\x14\n" +
 	"\x05token\x18\x03 \x01(\tR\x05token\x120\n" +
-	"\x05nodes\x18\x04 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x05nodes\"D\n" +
+	"\x05nodes\x18\x04 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x05nodes\x12)\n" +
+	"\x10token_generation\x18\x05 \x01(\x04R\x0ftokenGeneration\"D\n" +
 	"\bNodeAddr\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x14\n" +
@@ -1127,7 +1384,22 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x06commit\x18\x04 \x01(\x04R\x06commit\x122\n" +
 	"\x05nodes\x18\x05 \x03(\v2\x1c.skein.cluster.v1.NodeStatusR\x05nodes\"#\n" +
 	"\x11RemoveNodeRequest\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"\x8a\x02\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\" \n" +
+	"\fRenewRequest\x12\x10\n" +
+	"\x03csr\x18\x01 \x01(\fR\x03csr\"1\n" +
+	"\rRenewResponse\x12 \n" +
+	"\vcertificate\x18\x01 \x01(\fR\vcertificate\"\x14\n" +
+	"\x12RotateTokenRequest\"K\n" +
+	"\x13RotateTokenResponse\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\"A\n" +
+	"\tJoinToken\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\"\xbd\x02\n" +
 	"\x0fAnnounceRequest\x12.\n" +
 	"\x04self\x18\x01 \x01(\v2\x1a.skein.cluster.v1.NodeAddrR\x04self\x12.\n" +
 	"\x04book\x18\x02 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x04book\x12\x18\n" +
@@ -1136,9 +1408,11 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x04term\x18\x05 \x01(\x04R\x04term\x12\x1b\n" +
 	"\tdisk_free\x18\x06 \x01(\x04R\bdiskFree\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x18\n" +
-	"\astarted\x18\b \x01(\x03R\astarted\"B\n" +
+	"\astarted\x18\b \x01(\x03R\astarted\x121\n" +
+	"\x05token\x18\t \x01(\v2\x1b.skein.cluster.v1.JoinTokenR\x05token\"u\n" +
 	"\x10AnnounceResponse\x12.\n" +
-	"\x04book\x18\x01 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x04book\"j\n" +
+	"\x04book\x18\x01 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x04book\x121\n" +
+	"\x05token\x18\x02 \x01(\v2\x1b.skein.cluster.v1.JoinTokenR\x05token\"j\n" +
 	"\x10ReplicateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x122\n" +
@@ -1147,14 +1421,16 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12-\n" +
 	"\x05error\x18\x02 \x01(\v2\x17.skein.cluster.v1.ErrorR\x05error\"&\n" +
 	"\vPullRequest\x12\x17\n" +
-	"\alog_ids\x18\x01 \x03(\tR\x06logIds2\xd7\x02\n" +
+	"\alog_ids\x18\x01 \x03(\tR\x06logIds2\xfd\x03\n" +
 	"\n" +
 	"Membership\x12E\n" +
 	"\x04Join\x12\x1d.skein.cluster.v1.JoinRequest\x1a\x1e.skein.cluster.v1.JoinResponse\x12T\n" +
 	"\tHeartbeat\x12\".skein.cluster.v1.HeartbeatRequest\x1a#.skein.cluster.v1.HeartbeatResponse\x12`\n" +
 	"\rClusterStatus\x12&.skein.cluster.v1.ClusterStatusRequest\x1a'.skein.cluster.v1.ClusterStatusResponse\x12J\n" +
 	"\n" +
-	"RemoveNode\x12#.skein.cluster.v1.RemoveNodeRequest\x1a\x17.skein.cluster.v1.Empty2\x98\x03\n" +
+	"RemoveNode\x12#.skein.cluster.v1.RemoveNodeRequest\x1a\x17.skein.cluster.v1.Empty\x12H\n" +
+	"\x05Renew\x12\x1e.skein.cluster.v1.RenewRequest\x1a\x1f.skein.cluster.v1.RenewResponse\x12Z\n" +
+	"\vRotateToken\x12$.skein.cluster.v1.RotateTokenRequest\x1a%.skein.cluster.v1.RotateTokenResponse2\x98\x03\n" +
 	"\x04Peer\x12Q\n" +
 	"\bAnnounce\x12!.skein.cluster.v1.AnnounceRequest\x1a\".skein.cluster.v1.AnnounceResponse\x12X\n" +
 	"\tReplicate\x12\".skein.cluster.v1.ReplicateRequest\x1a#.skein.cluster.v1.ReplicateResponse(\x010\x01\x12H\n" +
@@ -1176,7 +1452,7 @@ func file_skein_cluster_v1_node_proto_rawDescGZIP() []byte {
 	return file_skein_cluster_v1_node_proto_rawDescData
 }
 
-var file_skein_cluster_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_skein_cluster_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_skein_cluster_v1_node_proto_goTypes = []any{
 	(*Frame)(nil),                 // 0: skein.cluster.v1.Frame
 	(*JoinRequest)(nil),           // 1: skein.cluster.v1.JoinRequest
@@ -1189,57 +1465,68 @@ var file_skein_cluster_v1_node_proto_goTypes = []any{
 	(*NodeStatus)(nil),            // 8: skein.cluster.v1.NodeStatus
 	(*ClusterStatusResponse)(nil), // 9: skein.cluster.v1.ClusterStatusResponse
 	(*RemoveNodeRequest)(nil),     // 10: skein.cluster.v1.RemoveNodeRequest
-	(*AnnounceRequest)(nil),       // 11: skein.cluster.v1.AnnounceRequest
-	(*AnnounceResponse)(nil),      // 12: skein.cluster.v1.AnnounceResponse
-	(*ReplicateRequest)(nil),      // 13: skein.cluster.v1.ReplicateRequest
-	(*ReplicateResponse)(nil),     // 14: skein.cluster.v1.ReplicateResponse
-	(*PullRequest)(nil),           // 15: skein.cluster.v1.PullRequest
-	nil,                           // 16: skein.cluster.v1.NodeInfo.MetricsEntry
-	(*Record)(nil),                // 17: skein.cluster.v1.Record
-	(*Error)(nil),                 // 18: skein.cluster.v1.Error
-	(*BlobChunk)(nil),             // 19: skein.cluster.v1.BlobChunk
-	(*GetBlobRequest)(nil),        // 20: skein.cluster.v1.GetBlobRequest
-	(*Empty)(nil),                 // 21: skein.cluster.v1.Empty
-	(*FetchResponse)(nil),         // 22: skein.cluster.v1.FetchResponse
-	(*PutBlobResponse)(nil),       // 23: skein.cluster.v1.PutBlobResponse
+	(*RenewRequest)(nil),          // 11: skein.cluster.v1.RenewRequest
+	(*RenewResponse)(nil),         // 12: skein.cluster.v1.RenewResponse
+	(*RotateTokenRequest)(nil),    // 13: skein.cluster.v1.RotateTokenRequest
+	(*RotateTokenResponse)(nil),   // 14: skein.cluster.v1.RotateTokenResponse
+	(*JoinToken)(nil),             // 15: skein.cluster.v1.JoinToken
+	(*AnnounceRequest)(nil),       // 16: skein.cluster.v1.AnnounceRequest
+	(*AnnounceResponse)(nil),      // 17: skein.cluster.v1.AnnounceResponse
+	(*ReplicateRequest)(nil),      // 18: skein.cluster.v1.ReplicateRequest
+	(*ReplicateResponse)(nil),     // 19: skein.cluster.v1.ReplicateResponse
+	(*PullRequest)(nil),           // 20: skein.cluster.v1.PullRequest
+	nil,                           // 21: skein.cluster.v1.NodeInfo.MetricsEntry
+	(*Record)(nil),                // 22: skein.cluster.v1.Record
+	(*Error)(nil),                 // 23: skein.cluster.v1.Error
+	(*BlobChunk)(nil),             // 24: skein.cluster.v1.BlobChunk
+	(*GetBlobRequest)(nil),        // 25: skein.cluster.v1.GetBlobRequest
+	(*Empty)(nil),                 // 26: skein.cluster.v1.Empty
+	(*FetchResponse)(nil),         // 27: skein.cluster.v1.FetchResponse
+	(*PutBlobResponse)(nil),       // 28: skein.cluster.v1.PutBlobResponse
 }
 var file_skein_cluster_v1_node_proto_depIdxs = []int32{
 	3,  // 0: skein.cluster.v1.JoinResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
-	16, // 1: skein.cluster.v1.NodeInfo.metrics:type_name -> skein.cluster.v1.NodeInfo.MetricsEntry
+	21, // 1: skein.cluster.v1.NodeInfo.metrics:type_name -> skein.cluster.v1.NodeInfo.MetricsEntry
 	4,  // 2: skein.cluster.v1.HeartbeatRequest.info:type_name -> skein.cluster.v1.NodeInfo
 	3,  // 3: skein.cluster.v1.HeartbeatResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
 	4,  // 4: skein.cluster.v1.NodeStatus.info:type_name -> skein.cluster.v1.NodeInfo
 	8,  // 5: skein.cluster.v1.ClusterStatusResponse.nodes:type_name -> skein.cluster.v1.NodeStatus
 	3,  // 6: skein.cluster.v1.AnnounceRequest.self:type_name -> skein.cluster.v1.NodeAddr
 	3,  // 7: skein.cluster.v1.AnnounceRequest.book:type_name -> skein.cluster.v1.NodeAddr
-	3,  // 8: skein.cluster.v1.AnnounceResponse.book:type_name -> skein.cluster.v1.NodeAddr
-	17, // 9: skein.cluster.v1.ReplicateRequest.records:type_name -> skein.cluster.v1.Record
-	18, // 10: skein.cluster.v1.ReplicateResponse.error:type_name -> skein.cluster.v1.Error
-	1,  // 11: skein.cluster.v1.Membership.Join:input_type -> skein.cluster.v1.JoinRequest
-	5,  // 12: skein.cluster.v1.Membership.Heartbeat:input_type -> skein.cluster.v1.HeartbeatRequest
-	7,  // 13: skein.cluster.v1.Membership.ClusterStatus:input_type -> skein.cluster.v1.ClusterStatusRequest
-	10, // 14: skein.cluster.v1.Membership.RemoveNode:input_type -> skein.cluster.v1.RemoveNodeRequest
-	11, // 15: skein.cluster.v1.Peer.Announce:input_type -> skein.cluster.v1.AnnounceRequest
-	13, // 16: skein.cluster.v1.Peer.Replicate:input_type -> skein.cluster.v1.ReplicateRequest
-	15, // 17: skein.cluster.v1.Peer.Pull:input_type -> skein.cluster.v1.PullRequest
-	19, // 18: skein.cluster.v1.Peer.PushBlob:input_type -> skein.cluster.v1.BlobChunk
-	20, // 19: skein.cluster.v1.Peer.PullBlob:input_type -> skein.cluster.v1.GetBlobRequest
-	0,  // 20: skein.cluster.v1.Learner.Assist:input_type -> skein.cluster.v1.Frame
-	2,  // 21: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
-	6,  // 22: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.HeartbeatResponse
-	9,  // 23: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
-	21, // 24: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
-	12, // 25: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
-	14, // 26: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
-	22, // 27: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
-	23, // 28: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	19, // 29: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
-	0,  // 30: skein.cluster.v1.Learner.Assist:output_type -> skein.cluster.v1.Frame
-	21, // [21:31] is the sub-list for method output_type
-	11, // [11:21] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	15, // 8: skein.cluster.v1.AnnounceRequest.token:type_name -> skein.cluster.v1.JoinToken
+	3,  // 9: skein.cluster.v1.AnnounceResponse.book:type_name -> skein.cluster.v1.NodeAddr
+	15, // 10: skein.cluster.v1.AnnounceResponse.token:type_name -> skein.cluster.v1.JoinToken
+	22, // 11: skein.cluster.v1.ReplicateRequest.records:type_name -> skein.cluster.v1.Record
+	23, // 12: skein.cluster.v1.ReplicateResponse.error:type_name -> skein.cluster.v1.Error
+	1,  // 13: skein.cluster.v1.Membership.Join:input_type -> skein.cluster.v1.JoinRequest
+	5,  // 14: skein.cluster.v1.Membership.Heartbeat:input_type -> skein.cluster.v1.HeartbeatRequest
+	7,  // 15: skein.cluster.v1.Membership.ClusterStatus:input_type -> skein.cluster.v1.ClusterStatusRequest
+	10, // 16: skein.cluster.v1.Membership.RemoveNode:input_type -> skein.cluster.v1.RemoveNodeRequest
+	11, // 17: skein.cluster.v1.Membership.Renew:input_type -> skein.cluster.v1.RenewRequest
+	13, // 18: skein.cluster.v1.Membership.RotateToken:input_type -> skein.cluster.v1.RotateTokenRequest
+	16, // 19: skein.cluster.v1.Peer.Announce:input_type -> skein.cluster.v1.AnnounceRequest
+	18, // 20: skein.cluster.v1.Peer.Replicate:input_type -> skein.cluster.v1.ReplicateRequest
+	20, // 21: skein.cluster.v1.Peer.Pull:input_type -> skein.cluster.v1.PullRequest
+	24, // 22: skein.cluster.v1.Peer.PushBlob:input_type -> skein.cluster.v1.BlobChunk
+	25, // 23: skein.cluster.v1.Peer.PullBlob:input_type -> skein.cluster.v1.GetBlobRequest
+	0,  // 24: skein.cluster.v1.Learner.Assist:input_type -> skein.cluster.v1.Frame
+	2,  // 25: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
+	6,  // 26: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.HeartbeatResponse
+	9,  // 27: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
+	26, // 28: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
+	12, // 29: skein.cluster.v1.Membership.Renew:output_type -> skein.cluster.v1.RenewResponse
+	14, // 30: skein.cluster.v1.Membership.RotateToken:output_type -> skein.cluster.v1.RotateTokenResponse
+	17, // 31: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
+	19, // 32: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
+	27, // 33: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
+	28, // 34: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	24, // 35: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
+	0,  // 36: skein.cluster.v1.Learner.Assist:output_type -> skein.cluster.v1.Frame
+	25, // [25:37] is the sub-list for method output_type
+	13, // [13:25] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_node_proto_init() }
@@ -1255,7 +1542,7 @@ func file_skein_cluster_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_node_proto_rawDesc), len(file_skein_cluster_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -23,6 +23,8 @@ const (
 	Membership_Heartbeat_FullMethodName     = "/skein.cluster.v1.Membership/Heartbeat"
 	Membership_ClusterStatus_FullMethodName = "/skein.cluster.v1.Membership/ClusterStatus"
 	Membership_RemoveNode_FullMethodName    = "/skein.cluster.v1.Membership/RemoveNode"
+	Membership_Renew_FullMethodName         = "/skein.cluster.v1.Membership/Renew"
+	Membership_RotateToken_FullMethodName   = "/skein.cluster.v1.Membership/RotateToken"
 )
 
 // MembershipClient is the client API for Membership service.
@@ -39,6 +41,11 @@ type MembershipClient interface {
 	ClusterStatus(ctx context.Context, in *ClusterStatusRequest, opts ...grpc.CallOption) (*ClusterStatusResponse, error)
 	// RemoveNode takes a replay node out of the raft group for good.
 	RemoveNode(ctx context.Context, in *RemoveNodeRequest, opts ...grpc.CallOption) (*Empty, error)
+	// Renew signs the caller's id and role once more, with a fresh term.
+	Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error)
+	// RotateToken makes a new join token; the old one admits nobody any more as
+	// soon as a replay node has heard of it.
+	RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error)
 }
 
 type membershipClient struct {
@@ -89,6 +96,26 @@ func (c *membershipClient) RemoveNode(ctx context.Context, in *RemoveNodeRequest
 	return out, nil
 }
 
+func (c *membershipClient) Renew(ctx context.Context, in *RenewRequest, opts ...grpc.CallOption) (*RenewResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RenewResponse)
+	err := c.cc.Invoke(ctx, Membership_Renew_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *membershipClient) RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RotateTokenResponse)
+	err := c.cc.Invoke(ctx, Membership_RotateToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // MembershipServer is the server API for Membership service.
 // All implementations must embed UnimplementedMembershipServer
 // for forward compatibility.
@@ -103,6 +130,11 @@ type MembershipServer interface {
 	ClusterStatus(context.Context, *ClusterStatusRequest) (*ClusterStatusResponse, error)
 	// RemoveNode takes a replay node out of the raft group for good.
 	RemoveNode(context.Context, *RemoveNodeRequest) (*Empty, error)
+	// Renew signs the caller's id and role once more, with a fresh term.
+	Renew(context.Context, *RenewRequest) (*RenewResponse, error)
+	// RotateToken makes a new join token; the old one admits nobody any more as
+	// soon as a replay node has heard of it.
+	RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error)
 	mustEmbedUnimplementedMembershipServer()
 }
 
@@ -124,6 +156,12 @@ func (UnimplementedMembershipServer) ClusterStatus(context.Context, *ClusterStat
 }
 func (UnimplementedMembershipServer) RemoveNode(context.Context, *RemoveNodeRequest) (*Empty, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveNode not implemented")
+}
+func (UnimplementedMembershipServer) Renew(context.Context, *RenewRequest) (*RenewResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Renew not implemented")
+}
+func (UnimplementedMembershipServer) RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RotateToken not implemented")
 }
 func (UnimplementedMembershipServer) mustEmbedUnimplementedMembershipServer() {}
 func (UnimplementedMembershipServer) testEmbeddedByValue()                    {}
@@ -218,6 +256,42 @@ func _Membership_RemoveNode_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Membership_Renew_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenewRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MembershipServer).Renew(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Membership_Renew_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MembershipServer).Renew(ctx, req.(*RenewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Membership_RotateToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RotateTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MembershipServer).RotateToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Membership_RotateToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MembershipServer).RotateToken(ctx, req.(*RotateTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Membership_ServiceDesc is the grpc.ServiceDesc for Membership service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -240,6 +314,14 @@ var Membership_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RemoveNode",
 			Handler:    _Membership_RemoveNode_Handler,
+		},
+		{
+			MethodName: "Renew",
+			Handler:    _Membership_Renew_Handler,
+		},
+		{
+			MethodName: "RotateToken",
+			Handler:    _Membership_RotateToken_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
