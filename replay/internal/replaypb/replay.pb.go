@@ -349,6 +349,7 @@ type RunSpec struct {
 	BaseDigest      string                 `protobuf:"bytes,8,opt,name=base_digest,json=baseDigest,proto3" json:"base_digest,omitempty"`
 	StartAdapter    string                 `protobuf:"bytes,9,opt,name=start_adapter,json=startAdapter,proto3" json:"start_adapter,omitempty"`
 	KeepCheckpoints uint32                 `protobuf:"varint,10,opt,name=keep_checkpoints,json=keepCheckpoints,proto3" json:"keep_checkpoints,omitempty"`
+	Tenant          string                 `protobuf:"bytes,11,opt,name=tenant,proto3" json:"tenant,omitempty"` // "" = the default one
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -451,6 +452,13 @@ func (x *RunSpec) GetKeepCheckpoints() uint32 {
 		return x.KeepCheckpoints
 	}
 	return 0
+}
+
+func (x *RunSpec) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
 }
 
 type Metric struct {
@@ -720,6 +728,11 @@ type Command struct {
 	//	*Command_UpdatePriorities
 	//	*Command_RemoveGroups
 	//	*Command_DeleteLogs
+	//	*Command_RedactLogs
+	//	*Command_DropTable
+	//	*Command_ImportLogs
+	//	*Command_ForgetDeleted
+	//	*Command_SetQuota
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -913,6 +926,51 @@ func (x *Command) GetDeleteLogs() *DeleteLogs {
 	return nil
 }
 
+func (x *Command) GetRedactLogs() *RedactLogs {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RedactLogs); ok {
+			return x.RedactLogs
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDropTable() *DropTable {
+	if x != nil {
+		if x, ok := x.Op.(*Command_DropTable); ok {
+			return x.DropTable
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetImportLogs() *ImportLogs {
+	if x != nil {
+		if x, ok := x.Op.(*Command_ImportLogs); ok {
+			return x.ImportLogs
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetForgetDeleted() *ForgetDeleted {
+	if x != nil {
+		if x, ok := x.Op.(*Command_ForgetDeleted); ok {
+			return x.ForgetDeleted
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSetQuota() *SetQuota {
+	if x != nil {
+		if x, ok := x.Op.(*Command_SetQuota); ok {
+			return x.SetQuota
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -981,6 +1039,26 @@ type Command_DeleteLogs struct {
 	DeleteLogs *DeleteLogs `protobuf:"bytes,17,opt,name=delete_logs,json=deleteLogs,proto3,oneof"`
 }
 
+type Command_RedactLogs struct {
+	RedactLogs *RedactLogs `protobuf:"bytes,18,opt,name=redact_logs,json=redactLogs,proto3,oneof"`
+}
+
+type Command_DropTable struct {
+	DropTable *DropTable `protobuf:"bytes,19,opt,name=drop_table,json=dropTable,proto3,oneof"`
+}
+
+type Command_ImportLogs struct {
+	ImportLogs *ImportLogs `protobuf:"bytes,20,opt,name=import_logs,json=importLogs,proto3,oneof"`
+}
+
+type Command_ForgetDeleted struct {
+	ForgetDeleted *ForgetDeleted `protobuf:"bytes,21,opt,name=forget_deleted,json=forgetDeleted,proto3,oneof"`
+}
+
+type Command_SetQuota struct {
+	SetQuota *SetQuota `protobuf:"bytes,30,opt,name=set_quota,json=setQuota,proto3,oneof"`
+}
+
 func (*Command_CreateRun) isCommand_Op() {}
 
 func (*Command_FinishRun) isCommand_Op() {}
@@ -1012,6 +1090,16 @@ func (*Command_UpdatePriorities) isCommand_Op() {}
 func (*Command_RemoveGroups) isCommand_Op() {}
 
 func (*Command_DeleteLogs) isCommand_Op() {}
+
+func (*Command_RedactLogs) isCommand_Op() {}
+
+func (*Command_DropTable) isCommand_Op() {}
+
+func (*Command_ImportLogs) isCommand_Op() {}
+
+func (*Command_ForgetDeleted) isCommand_Op() {}
+
+func (*Command_SetQuota) isCommand_Op() {}
 
 type CreateRun struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2074,6 +2162,136 @@ func (x *DeleteLogs) GetReason() string {
 	return ""
 }
 
+// SetQuota sets a tenant's bounds.
+type SetQuota struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Quota         *Quota                 `protobuf:"bytes,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	Version       uint64                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"` // the quota it replaces; 0 = none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetQuota) Reset() {
+	*x = SetQuota{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetQuota) ProtoMessage() {}
+
+func (x *SetQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
+func (*SetQuota) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *SetQuota) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SetQuota) GetQuota() *Quota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+func (x *SetQuota) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+// Quota bounds a tenant; 0 = no bound.
+type Quota struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Bytes            uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"` // of the stored logs
+	Logs             uint64                 `protobuf:"varint,2,opt,name=logs,proto3" json:"logs,omitempty"`
+	AppendsPerSecond float64                `protobuf:"fixed64,3,opt,name=appends_per_second,json=appendsPerSecond,proto3" json:"appends_per_second,omitempty"` // logs
+	Tickets          uint32                 `protobuf:"varint,4,opt,name=tickets,proto3" json:"tickets,omitempty"`                                              // out at once
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Quota) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Quota) GetLogs() uint64 {
+	if x != nil {
+		return x.Logs
+	}
+	return 0
+}
+
+func (x *Quota) GetAppendsPerSecond() float64 {
+	if x != nil {
+		return x.AppendsPerSecond
+	}
+	return 0
+}
+
+func (x *Quota) GetTickets() uint32 {
+	if x != nil {
+		return x.Tickets
+	}
+	return 0
+}
+
 // Count is one entry of a histogram, sorted by key.
 type Count struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2085,7 +2303,7 @@ type Count struct {
 
 func (x *Count) Reset() {
 	*x = Count{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2315,7 @@ func (x *Count) String() string {
 func (*Count) ProtoMessage() {}
 
 func (x *Count) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2328,7 @@ func (x *Count) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Count.ProtoReflect.Descriptor instead.
 func (*Count) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Count) GetKey() string {
@@ -2138,7 +2356,7 @@ type LagCount struct {
 
 func (x *LagCount) Reset() {
 	*x = LagCount{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2368,7 @@ func (x *LagCount) String() string {
 func (*LagCount) ProtoMessage() {}
 
 func (x *LagCount) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2381,7 @@ func (x *LagCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LagCount.ProtoReflect.Descriptor instead.
 func (*LagCount) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LagCount) GetLag() uint64 {
@@ -2205,14 +2423,17 @@ type RunState struct {
 	FailureReasons []*Count               `protobuf:"bytes,20,rep,name=failure_reasons,json=failureReasons,proto3" json:"failure_reasons,omitempty"`
 	DropReasons    []*Count               `protobuf:"bytes,21,rep,name=drop_reasons,json=dropReasons,proto3" json:"drop_reasons,omitempty"`
 	Staleness      []*LagCount            `protobuf:"bytes,22,rep,name=staleness,proto3" json:"staleness,omitempty"`
-	Deleted        uint64                 `protobuf:"varint,23,opt,name=deleted,proto3" json:"deleted,omitempty"` // logs
+	Deleted        uint64                 `protobuf:"varint,23,opt,name=deleted,proto3" json:"deleted,omitempty"`   // logs
+	Collect        []string               `protobuf:"bytes,40,rep,name=collect,proto3" json:"collect,omitempty"`    // tables that finished groups of train go into, sorted
+	Redacted       uint64                 `protobuf:"varint,41,opt,name=redacted,proto3" json:"redacted,omitempty"` // logs
+	Imported       uint64                 `protobuf:"varint,42,opt,name=imported,proto3" json:"imported,omitempty"` // logs
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RunState) Reset() {
 	*x = RunState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +2445,7 @@ func (x *RunState) String() string {
 func (*RunState) ProtoMessage() {}
 
 func (x *RunState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +2458,7 @@ func (x *RunState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunState.ProtoReflect.Descriptor instead.
 func (*RunState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RunState) GetSpec() *RunSpec {
@@ -2401,6 +2622,27 @@ func (x *RunState) GetDeleted() uint64 {
 	return 0
 }
 
+func (x *RunState) GetCollect() []string {
+	if x != nil {
+		return x.Collect
+	}
+	return nil
+}
+
+func (x *RunState) GetRedacted() uint64 {
+	if x != nil {
+		return x.Redacted
+	}
+	return 0
+}
+
+func (x *RunState) GetImported() uint64 {
+	if x != nil {
+		return x.Imported
+	}
+	return 0
+}
+
 type Member struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        uint32                 `protobuf:"varint,1,opt,name=member,proto3" json:"member,omitempty"`
@@ -2414,7 +2656,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2426,7 +2668,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2439,7 +2681,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Member) GetMember() uint32 {
@@ -2496,7 +2738,7 @@ type GroupState struct {
 
 func (x *GroupState) Reset() {
 	*x = GroupState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2750,7 @@ func (x *GroupState) String() string {
 func (*GroupState) ProtoMessage() {}
 
 func (x *GroupState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2763,7 @@ func (x *GroupState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupState.ProtoReflect.Descriptor instead.
 func (*GroupState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{29}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GroupState) GetGroup() string {
@@ -2606,13 +2848,15 @@ type ItemState struct {
 	Item          *Item                  `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"` // of a deleted log: its id, run and table
 	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	Deleted       bool                   `protobuf:"varint,3,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	DeletedAt     int64                  `protobuf:"varint,4,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
+	Redactions    []*Redaction           `protobuf:"bytes,5,rep,name=redactions,proto3" json:"redactions,omitempty"` // oldest first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ItemState) Reset() {
 	*x = ItemState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2624,7 +2868,7 @@ func (x *ItemState) String() string {
 func (*ItemState) ProtoMessage() {}
 
 func (x *ItemState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2637,7 +2881,7 @@ func (x *ItemState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemState.ProtoReflect.Descriptor instead.
 func (*ItemState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{30}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ItemState) GetItem() *Item {
@@ -2661,6 +2905,20 @@ func (x *ItemState) GetDeleted() bool {
 	return false
 }
 
+func (x *ItemState) GetDeletedAt() int64 {
+	if x != nil {
+		return x.DeletedAt
+	}
+	return 0
+}
+
+func (x *ItemState) GetRedactions() []*Redaction {
+	if x != nil {
+		return x.Redactions
+	}
+	return nil
+}
+
 type LeaseState struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Id             uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -2675,7 +2933,7 @@ type LeaseState struct {
 
 func (x *LeaseState) Reset() {
 	*x = LeaseState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2945,7 @@ func (x *LeaseState) String() string {
 func (*LeaseState) ProtoMessage() {}
 
 func (x *LeaseState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2958,7 @@ func (x *LeaseState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseState.ProtoReflect.Descriptor instead.
 func (*LeaseState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{31}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LeaseState) GetId() uint64 {
@@ -2756,7 +3014,7 @@ type WorkerState struct {
 
 func (x *WorkerState) Reset() {
 	*x = WorkerState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +3026,7 @@ func (x *WorkerState) String() string {
 func (*WorkerState) ProtoMessage() {}
 
 func (x *WorkerState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +3039,7 @@ func (x *WorkerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerState.ProtoReflect.Descriptor instead.
 func (*WorkerState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{32}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WorkerState) GetRequestId() string {
@@ -2815,7 +3073,7 @@ type EvalState struct {
 
 func (x *EvalState) Reset() {
 	*x = EvalState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2827,7 +3085,7 @@ func (x *EvalState) String() string {
 func (*EvalState) ProtoMessage() {}
 
 func (x *EvalState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2840,7 +3098,7 @@ func (x *EvalState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalState.ProtoReflect.Descriptor instead.
 func (*EvalState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{33}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *EvalState) GetVersion() uint64 {
@@ -2920,7 +3178,7 @@ type Expiry struct {
 
 func (x *Expiry) Reset() {
 	*x = Expiry{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3190,7 @@ func (x *Expiry) String() string {
 func (*Expiry) ProtoMessage() {}
 
 func (x *Expiry) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3203,7 @@ func (x *Expiry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expiry.ProtoReflect.Descriptor instead.
 func (*Expiry) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{34}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Expiry) GetRun() string {
@@ -2988,7 +3246,7 @@ type TableConfig struct {
 
 func (x *TableConfig) Reset() {
 	*x = TableConfig{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3000,7 +3258,7 @@ func (x *TableConfig) String() string {
 func (*TableConfig) ProtoMessage() {}
 
 func (x *TableConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3013,7 +3271,7 @@ func (x *TableConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableConfig.ProtoReflect.Descriptor instead.
 func (*TableConfig) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{35}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *TableConfig) GetConfig() []byte {
@@ -3065,13 +3323,14 @@ type TableState struct {
 	IndexEnd         uint64                 `protobuf:"varint,23,opt,name=index_end,json=indexEnd,proto3" json:"index_end,omitempty"`
 	Duplicates       uint64                 `protobuf:"varint,24,opt,name=duplicates,proto3" json:"duplicates,omitempty"` // logs
 	Lost             uint64                 `protobuf:"varint,25,opt,name=lost,proto3" json:"lost,omitempty"`             // of those inserted: left before any sample, not to make room
+	Dropped          bool                   `protobuf:"varint,40,opt,name=dropped,proto3" json:"dropped,omitempty"`       // its keys are being deleted
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *TableState) Reset() {
 	*x = TableState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3083,7 +3342,7 @@ func (x *TableState) String() string {
 func (*TableState) ProtoMessage() {}
 
 func (x *TableState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3096,7 +3355,7 @@ func (x *TableState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableState.ProtoReflect.Descriptor instead.
 func (*TableState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{36}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *TableState) GetConfig() *TableConfig {
@@ -3274,6 +3533,13 @@ func (x *TableState) GetLost() uint64 {
 	return 0
 }
 
+func (x *TableState) GetDropped() bool {
+	if x != nil {
+		return x.Dropped
+	}
+	return false
+}
+
 // TableItem is the value under a group of a configured table. Of a final one
 // only the phase, the reason and its counts remain.
 type TableItem struct {
@@ -3302,7 +3568,7 @@ type TableItem struct {
 
 func (x *TableItem) Reset() {
 	*x = TableItem{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3580,7 @@ func (x *TableItem) String() string {
 func (*TableItem) ProtoMessage() {}
 
 func (x *TableItem) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3593,7 @@ func (x *TableItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableItem.ProtoReflect.Descriptor instead.
 func (*TableItem) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{37}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TableItem) GetGroup() string {
@@ -3456,6 +3722,594 @@ func (x *TableItem) GetReferred() bool {
 	return false
 }
 
+// TenantState is the value under a tenant that has, or had, a quota or a name:
+// what its runs hold. Runs of the default tenant are not counted before its first
+// quota, which counts them once.
+type TenantState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Quota         *Quota                 `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
+	Version       uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"` // of the quota; 0 = none was set
+	Set           int64                  `protobuf:"varint,3,opt,name=set,proto3" json:"set,omitempty"`         // when
+	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`     // of the stored logs
+	Logs          uint64                 `protobuf:"varint,5,opt,name=logs,proto3" json:"logs,omitempty"`
+	Tickets       uint64                 `protobuf:"varint,6,opt,name=tickets,proto3" json:"tickets,omitempty"`                      // out now
+	AppendDue     int64                  `protobuf:"varint,7,opt,name=append_due,json=appendDue,proto3" json:"append_due,omitempty"` // when a steady flow at the quota's rate had brought all that was appended
+	Refused       []*Count               `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty"`                       // appends told to come back later, by reason
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantState) Reset() {
+	*x = TenantState{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantState) ProtoMessage() {}
+
+func (x *TenantState) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantState.ProtoReflect.Descriptor instead.
+func (*TenantState) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *TenantState) GetQuota() *Quota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+func (x *TenantState) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *TenantState) GetSet() int64 {
+	if x != nil {
+		return x.Set
+	}
+	return 0
+}
+
+func (x *TenantState) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TenantState) GetLogs() uint64 {
+	if x != nil {
+		return x.Logs
+	}
+	return 0
+}
+
+func (x *TenantState) GetTickets() uint64 {
+	if x != nil {
+		return x.Tickets
+	}
+	return 0
+}
+
+func (x *TenantState) GetAppendDue() int64 {
+	if x != nil {
+		return x.AppendDue
+	}
+	return 0
+}
+
+func (x *TenantState) GetRefused() []*Count {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// RedactLogs puts redacted twins in the place of logs: same ids, other bytes.
+type RedactLogs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Redactions    []*Redact              `protobuf:"bytes,2,rep,name=redactions,proto3" json:"redactions,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RedactLogs) Reset() {
+	*x = RedactLogs{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RedactLogs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RedactLogs) ProtoMessage() {}
+
+func (x *RedactLogs) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RedactLogs.ProtoReflect.Descriptor instead.
+func (*RedactLogs) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *RedactLogs) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *RedactLogs) GetRedactions() []*Redact {
+	if x != nil {
+		return x.Redactions
+	}
+	return nil
+}
+
+func (x *RedactLogs) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+type Redact struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	LogId         string                 `protobuf:"bytes,1,opt,name=log_id,json=logId,proto3" json:"log_id,omitempty"`
+	OldDigest     string                 `protobuf:"bytes,2,opt,name=old_digest,json=oldDigest,proto3" json:"old_digest,omitempty"` // what the twin was made of
+	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	Size          uint32                 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Redact) Reset() {
+	*x = Redact{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Redact) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Redact) ProtoMessage() {}
+
+func (x *Redact) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Redact.ProtoReflect.Descriptor instead.
+func (*Redact) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *Redact) GetLogId() string {
+	if x != nil {
+		return x.LogId
+	}
+	return ""
+}
+
+func (x *Redact) GetOldDigest() string {
+	if x != nil {
+		return x.OldDigest
+	}
+	return ""
+}
+
+func (x *Redact) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Redact) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+// DropTable takes a configured table away; the logs stay.
+type DropTable struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Table         string                 `protobuf:"bytes,2,opt,name=table,proto3" json:"table,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropTable) Reset() {
+	*x = DropTable{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropTable) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropTable) ProtoMessage() {}
+
+func (x *DropTable) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropTable.ProtoReflect.Descriptor instead.
+func (*DropTable) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *DropTable) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *DropTable) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+// ImportLogs stores logs, and groups of tables, as they were elsewhere.
+type ImportLogs struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Run    string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Items  []*Item                `protobuf:"bytes,2,rep,name=items,proto3" json:"items,omitempty"`
+	Groups []*ImportGroup         `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
+	// The newest policy of the run they come from; a run that has trained no step
+	// of its own takes it over.
+	Policy        *Policy `protobuf:"bytes,4,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportLogs) Reset() {
+	*x = ImportLogs{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportLogs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportLogs) ProtoMessage() {}
+
+func (x *ImportLogs) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportLogs.ProtoReflect.Descriptor instead.
+func (*ImportLogs) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ImportLogs) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *ImportLogs) GetItems() []*Item {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *ImportLogs) GetGroups() []*ImportGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *ImportLogs) GetPolicy() *Policy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// ImportGroup is a group of train, eval or a configured table. Its members are
+// stored logs.
+type ImportGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Table         string                 `protobuf:"bytes,1,opt,name=table,proto3" json:"table,omitempty"`
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	Phase         GroupPhase             `protobuf:"varint,3,opt,name=phase,proto3,enum=skein.replay.v1.GroupPhase" json:"phase,omitempty"`
+	Reason        string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	Size          uint32                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
+	LogIds        []string               `protobuf:"bytes,6,rep,name=log_ids,json=logIds,proto3" json:"log_ids,omitempty"`
+	Index         uint64                 `protobuf:"varint,7,opt,name=index,proto3" json:"index,omitempty"` // train, eval: of its task
+	Priority      float64                `protobuf:"fixed64,8,opt,name=priority,proto3" json:"priority,omitempty"`
+	TimesSampled  uint32                 `protobuf:"varint,9,opt,name=times_sampled,json=timesSampled,proto3" json:"times_sampled,omitempty"`
+	Inserted      int64                  `protobuf:"varint,10,opt,name=inserted,proto3" json:"inserted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportGroup) Reset() {
+	*x = ImportGroup{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportGroup) ProtoMessage() {}
+
+func (x *ImportGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportGroup.ProtoReflect.Descriptor instead.
+func (*ImportGroup) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ImportGroup) GetTable() string {
+	if x != nil {
+		return x.Table
+	}
+	return ""
+}
+
+func (x *ImportGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ImportGroup) GetPhase() GroupPhase {
+	if x != nil {
+		return x.Phase
+	}
+	return GroupPhase_GROUP_PHASE_UNSPECIFIED
+}
+
+func (x *ImportGroup) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ImportGroup) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *ImportGroup) GetLogIds() []string {
+	if x != nil {
+		return x.LogIds
+	}
+	return nil
+}
+
+func (x *ImportGroup) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ImportGroup) GetPriority() float64 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *ImportGroup) GetTimesSampled() uint32 {
+	if x != nil {
+		return x.TimesSampled
+	}
+	return 0
+}
+
+func (x *ImportGroup) GetInserted() int64 {
+	if x != nil {
+		return x.Inserted
+	}
+	return 0
+}
+
+// ForgetDeleted drops what remains of deleted logs.
+type ForgetDeleted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Before        int64                  `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"` // those deleted before this
+	Limit         uint32                 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetDeleted) Reset() {
+	*x = ForgetDeleted{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetDeleted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetDeleted) ProtoMessage() {}
+
+func (x *ForgetDeleted) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetDeleted.ProtoReflect.Descriptor instead.
+func (*ForgetDeleted) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *ForgetDeleted) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *ForgetDeleted) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// Redaction says what a log was before one.
+type Redaction struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	At            int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Redaction) Reset() {
+	*x = Redaction{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Redaction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Redaction) ProtoMessage() {}
+
+func (x *Redaction) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Redaction.ProtoReflect.Descriptor instead.
+func (*Redaction) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Redaction) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Redaction) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *Redaction) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Pair is one key of the fold's state, as snapshots carry it.
 type Pair struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3467,7 +4321,7 @@ type Pair struct {
 
 func (x *Pair) Reset() {
 	*x = Pair{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +4333,7 @@ func (x *Pair) String() string {
 func (*Pair) ProtoMessage() {}
 
 func (x *Pair) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +4346,7 @@ func (x *Pair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pair.ProtoReflect.Descriptor instead.
 func (*Pair) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{38}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Pair) GetKey() []byte {
@@ -3542,7 +4396,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\acreated\x18\x14 \x01(\x03R\acreated\"G\n" +
 	"\x06Record\x12)\n" +
 	"\x04item\x18\x01 \x01(\v2\x15.skein.replay.v1.ItemR\x04item\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\xd2\x02\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xea\x02\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -3557,7 +4411,8 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"baseDigest\x12#\n" +
 	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\x12)\n" +
 	"\x10keep_checkpoints\x18\n" +
-	" \x01(\rR\x0fkeepCheckpoints\"2\n" +
+	" \x01(\rR\x0fkeepCheckpoints\x12\x16\n" +
+	"\x06tenant\x18\v \x01(\tR\x06tenant\"2\n" +
 	"\x06Metric\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value\"\xc7\x02\n" +
@@ -3581,7 +4436,8 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
 	"\aadapter\x18\x03 \x01(\tR\aadapter\x12\x12\n" +
-	"\x04step\x18\x04 \x01(\x04R\x04step\"\xbe\b\n" +
+	"\x04step\x18\x04 \x01(\x04R\x04step\"\xfe\n" +
+	"\n" +
 	"\aCommand\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x12;\n" +
 	"\n" +
@@ -3604,7 +4460,15 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x11update_priorities\x18\x0f \x01(\v2!.skein.replay.v1.UpdatePrioritiesH\x00R\x10updatePriorities\x12D\n" +
 	"\rremove_groups\x18\x10 \x01(\v2\x1d.skein.replay.v1.RemoveGroupsH\x00R\fremoveGroups\x12>\n" +
 	"\vdelete_logs\x18\x11 \x01(\v2\x1b.skein.replay.v1.DeleteLogsH\x00R\n" +
-	"deleteLogsB\x04\n" +
+	"deleteLogs\x12>\n" +
+	"\vredact_logs\x18\x12 \x01(\v2\x1b.skein.replay.v1.RedactLogsH\x00R\n" +
+	"redactLogs\x12;\n" +
+	"\n" +
+	"drop_table\x18\x13 \x01(\v2\x1a.skein.replay.v1.DropTableH\x00R\tdropTable\x12>\n" +
+	"\vimport_logs\x18\x14 \x01(\v2\x1b.skein.replay.v1.ImportLogsH\x00R\n" +
+	"importLogs\x12G\n" +
+	"\x0eforget_deleted\x18\x15 \x01(\v2\x1e.skein.replay.v1.ForgetDeletedH\x00R\rforgetDeleted\x128\n" +
+	"\tset_quota\x18\x1e \x01(\v2\x19.skein.replay.v1.SetQuotaH\x00R\bsetQuotaB\x04\n" +
 	"\x02op\"9\n" +
 	"\tCreateRun\x12,\n" +
 	"\x04spec\x18\x01 \x01(\v2\x18.skein.replay.v1.RunSpecR\x04spec\"\x1d\n" +
@@ -3677,13 +4541,22 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"DeleteLogs\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x17\n" +
 	"\alog_ids\x18\x02 \x03(\tR\x06logIds\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"'\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"j\n" +
+	"\bSetQuota\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12,\n" +
+	"\x05quota\x18\x02 \x01(\v2\x16.skein.replay.v1.QuotaR\x05quota\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\"y\n" +
+	"\x05Quota\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04logs\x18\x02 \x01(\x04R\x04logs\x12,\n" +
+	"\x12appends_per_second\x18\x03 \x01(\x01R\x10appendsPerSecond\x12\x18\n" +
+	"\atickets\x18\x04 \x01(\rR\atickets\"'\n" +
 	"\x05Count\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\f\n" +
 	"\x01n\x18\x02 \x01(\x04R\x01n\"*\n" +
 	"\bLagCount\x12\x10\n" +
 	"\x03lag\x18\x01 \x01(\x04R\x03lag\x12\f\n" +
-	"\x01n\x18\x02 \x01(\x04R\x01n\"\xce\x06\n" +
+	"\x01n\x18\x02 \x01(\x04R\x01n\"\xa0\a\n" +
 	"\bRunState\x12,\n" +
 	"\x04spec\x18\x01 \x01(\v2\x18.skein.replay.v1.RunSpecR\x04spec\x12\x1a\n" +
 	"\bfinished\x18\x02 \x01(\bR\bfinished\x12\x1d\n" +
@@ -3713,7 +4586,10 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x0ffailure_reasons\x18\x14 \x03(\v2\x16.skein.replay.v1.CountR\x0efailureReasons\x129\n" +
 	"\fdrop_reasons\x18\x15 \x03(\v2\x16.skein.replay.v1.CountR\vdropReasons\x127\n" +
 	"\tstaleness\x18\x16 \x03(\v2\x19.skein.replay.v1.LagCountR\tstaleness\x12\x18\n" +
-	"\adeleted\x18\x17 \x01(\x04R\adeleted\"\x88\x01\n" +
+	"\adeleted\x18\x17 \x01(\x04R\adeleted\x12\x18\n" +
+	"\acollect\x18( \x03(\tR\acollect\x12\x1a\n" +
+	"\bredacted\x18) \x01(\x04R\bredacted\x12\x1a\n" +
+	"\bimported\x18* \x01(\x04R\bimported\"\x88\x01\n" +
 	"\x06Member\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\rR\x06member\x12\x15\n" +
 	"\x06log_id\x18\x02 \x01(\tR\x05logId\x12\x16\n" +
@@ -3734,11 +4610,16 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\aexpires\x18\t \x01(\x03R\aexpires\x12\x14\n" +
 	"\x05lease\x18\n" +
 	" \x01(\x04R\x05lease\x121\n" +
-	"\amembers\x18\v \x03(\v2\x17.skein.replay.v1.MemberR\amembers\"b\n" +
+	"\amembers\x18\v \x03(\v2\x17.skein.replay.v1.MemberR\amembers\"\xbd\x01\n" +
 	"\tItemState\x12)\n" +
 	"\x04item\x18\x01 \x01(\v2\x15.skein.replay.v1.ItemR\x04item\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x18\n" +
-	"\adeleted\x18\x03 \x01(\bR\adeleted\"\xa5\x01\n" +
+	"\adeleted\x18\x03 \x01(\bR\adeleted\x12\x1d\n" +
+	"\n" +
+	"deleted_at\x18\x04 \x01(\x03R\tdeletedAt\x12:\n" +
+	"\n" +
+	"redactions\x18\x05 \x03(\v2\x1a.skein.replay.v1.RedactionR\n" +
+	"redactions\"\xa5\x01\n" +
 	"\n" +
 	"LeaseState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
@@ -3770,7 +4651,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\vTableConfig\x12\x16\n" +
 	"\x06config\x18\x01 \x01(\fR\x06config\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x10\n" +
-	"\x03set\x18\x03 \x01(\x03R\x03set\"\x9c\x06\n" +
+	"\x03set\x18\x03 \x01(\x03R\x03set\"\xb6\x06\n" +
 	"\n" +
 	"TableState\x124\n" +
 	"\x06config\x18\x01 \x01(\v2\x1c.skein.replay.v1.TableConfigR\x06config\x12\x19\n" +
@@ -3803,7 +4684,8 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\n" +
 	"duplicates\x18\x18 \x01(\x04R\n" +
 	"duplicates\x12\x12\n" +
-	"\x04lost\x18\x19 \x01(\x04R\x04lost\"\x84\x04\n" +
+	"\x04lost\x18\x19 \x01(\x04R\x04lost\x12\x18\n" +
+	"\adropped\x18( \x01(\bR\adropped\"\x84\x04\n" +
 	"\tTableItem\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x121\n" +
 	"\x05phase\x18\x02 \x01(\x0e2\x1b.skein.replay.v1.GroupPhaseR\x05phase\x12\x12\n" +
@@ -3823,7 +4705,58 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x05lease\x18\x0f \x01(\x04R\x05lease\x12\x17\n" +
 	"\asame_as\x18\x10 \x01(\tR\x06sameAs\x12\x16\n" +
 	"\x06reason\x18\x11 \x01(\tR\x06reason\x12\x1a\n" +
-	"\breferred\x18\x12 \x01(\bR\breferred\".\n" +
+	"\breferred\x18\x12 \x01(\bR\breferred\"\xfc\x01\n" +
+	"\vTenantState\x12,\n" +
+	"\x05quota\x18\x01 \x01(\v2\x16.skein.replay.v1.QuotaR\x05quota\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x10\n" +
+	"\x03set\x18\x03 \x01(\x03R\x03set\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04logs\x18\x05 \x01(\x04R\x04logs\x12\x18\n" +
+	"\atickets\x18\x06 \x01(\x04R\atickets\x12\x1d\n" +
+	"\n" +
+	"append_due\x18\a \x01(\x03R\tappendDue\x120\n" +
+	"\arefused\x18\b \x03(\v2\x16.skein.replay.v1.CountR\arefused\"o\n" +
+	"\n" +
+	"RedactLogs\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x127\n" +
+	"\n" +
+	"redactions\x18\x02 \x03(\v2\x17.skein.replay.v1.RedactR\n" +
+	"redactions\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"j\n" +
+	"\x06Redact\x12\x15\n" +
+	"\x06log_id\x18\x01 \x01(\tR\x05logId\x12\x1d\n" +
+	"\n" +
+	"old_digest\x18\x02 \x01(\tR\toldDigest\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\rR\x04size\"3\n" +
+	"\tDropTable\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
+	"\x05table\x18\x02 \x01(\tR\x05table\"\xb2\x01\n" +
+	"\n" +
+	"ImportLogs\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12+\n" +
+	"\x05items\x18\x02 \x03(\v2\x15.skein.replay.v1.ItemR\x05items\x124\n" +
+	"\x06groups\x18\x03 \x03(\v2\x1c.skein.replay.v1.ImportGroupR\x06groups\x12/\n" +
+	"\x06policy\x18\x04 \x01(\v2\x17.skein.replay.v1.PolicyR\x06policy\"\xa4\x02\n" +
+	"\vImportGroup\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\tR\x05table\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x121\n" +
+	"\x05phase\x18\x03 \x01(\x0e2\x1b.skein.replay.v1.GroupPhaseR\x05phase\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\rR\x04size\x12\x17\n" +
+	"\alog_ids\x18\x06 \x03(\tR\x06logIds\x12\x14\n" +
+	"\x05index\x18\a \x01(\x04R\x05index\x12\x1a\n" +
+	"\bpriority\x18\b \x01(\x01R\bpriority\x12#\n" +
+	"\rtimes_sampled\x18\t \x01(\rR\ftimesSampled\x12\x1a\n" +
+	"\binserted\x18\n" +
+	" \x01(\x03R\binserted\"=\n" +
+	"\rForgetDeleted\x12\x16\n" +
+	"\x06before\x18\x01 \x01(\x03R\x06before\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\rR\x05limit\"K\n" +
+	"\tRedaction\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value*\xbd\x01\n" +
@@ -3850,7 +4783,7 @@ func file_skein_replay_v1_replay_proto_rawDescGZIP() []byte {
 }
 
 var file_skein_replay_v1_replay_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_skein_replay_v1_replay_proto_goTypes = []any{
 	(GroupPhase)(0),          // 0: skein.replay.v1.GroupPhase
 	(*Item)(nil),             // 1: skein.replay.v1.Item
@@ -3878,20 +4811,30 @@ var file_skein_replay_v1_replay_proto_goTypes = []any{
 	(*GroupPriority)(nil),    // 23: skein.replay.v1.GroupPriority
 	(*RemoveGroups)(nil),     // 24: skein.replay.v1.RemoveGroups
 	(*DeleteLogs)(nil),       // 25: skein.replay.v1.DeleteLogs
-	(*Count)(nil),            // 26: skein.replay.v1.Count
-	(*LagCount)(nil),         // 27: skein.replay.v1.LagCount
-	(*RunState)(nil),         // 28: skein.replay.v1.RunState
-	(*Member)(nil),           // 29: skein.replay.v1.Member
-	(*GroupState)(nil),       // 30: skein.replay.v1.GroupState
-	(*ItemState)(nil),        // 31: skein.replay.v1.ItemState
-	(*LeaseState)(nil),       // 32: skein.replay.v1.LeaseState
-	(*WorkerState)(nil),      // 33: skein.replay.v1.WorkerState
-	(*EvalState)(nil),        // 34: skein.replay.v1.EvalState
-	(*Expiry)(nil),           // 35: skein.replay.v1.Expiry
-	(*TableConfig)(nil),      // 36: skein.replay.v1.TableConfig
-	(*TableState)(nil),       // 37: skein.replay.v1.TableState
-	(*TableItem)(nil),        // 38: skein.replay.v1.TableItem
-	(*Pair)(nil),             // 39: skein.replay.v1.Pair
+	(*SetQuota)(nil),         // 26: skein.replay.v1.SetQuota
+	(*Quota)(nil),            // 27: skein.replay.v1.Quota
+	(*Count)(nil),            // 28: skein.replay.v1.Count
+	(*LagCount)(nil),         // 29: skein.replay.v1.LagCount
+	(*RunState)(nil),         // 30: skein.replay.v1.RunState
+	(*Member)(nil),           // 31: skein.replay.v1.Member
+	(*GroupState)(nil),       // 32: skein.replay.v1.GroupState
+	(*ItemState)(nil),        // 33: skein.replay.v1.ItemState
+	(*LeaseState)(nil),       // 34: skein.replay.v1.LeaseState
+	(*WorkerState)(nil),      // 35: skein.replay.v1.WorkerState
+	(*EvalState)(nil),        // 36: skein.replay.v1.EvalState
+	(*Expiry)(nil),           // 37: skein.replay.v1.Expiry
+	(*TableConfig)(nil),      // 38: skein.replay.v1.TableConfig
+	(*TableState)(nil),       // 39: skein.replay.v1.TableState
+	(*TableItem)(nil),        // 40: skein.replay.v1.TableItem
+	(*TenantState)(nil),      // 41: skein.replay.v1.TenantState
+	(*RedactLogs)(nil),       // 42: skein.replay.v1.RedactLogs
+	(*Redact)(nil),           // 43: skein.replay.v1.Redact
+	(*DropTable)(nil),        // 44: skein.replay.v1.DropTable
+	(*ImportLogs)(nil),       // 45: skein.replay.v1.ImportLogs
+	(*ImportGroup)(nil),      // 46: skein.replay.v1.ImportGroup
+	(*ForgetDeleted)(nil),    // 47: skein.replay.v1.ForgetDeleted
+	(*Redaction)(nil),        // 48: skein.replay.v1.Redaction
+	(*Pair)(nil),             // 49: skein.replay.v1.Pair
 }
 var file_skein_replay_v1_replay_proto_depIdxs = []int32{
 	1,  // 0: skein.replay.v1.Record.item:type_name -> skein.replay.v1.Item
@@ -3912,28 +4855,42 @@ var file_skein_replay_v1_replay_proto_depIdxs = []int32{
 	22, // 15: skein.replay.v1.Command.update_priorities:type_name -> skein.replay.v1.UpdatePriorities
 	24, // 16: skein.replay.v1.Command.remove_groups:type_name -> skein.replay.v1.RemoveGroups
 	25, // 17: skein.replay.v1.Command.delete_logs:type_name -> skein.replay.v1.DeleteLogs
-	3,  // 18: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
-	1,  // 19: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
-	5,  // 20: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
-	21, // 21: skein.replay.v1.InsertGroups.groups:type_name -> skein.replay.v1.GroupInsert
-	23, // 22: skein.replay.v1.UpdatePriorities.updates:type_name -> skein.replay.v1.GroupPriority
-	3,  // 23: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
-	26, // 24: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
-	26, // 25: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
-	27, // 26: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
-	0,  // 27: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
-	29, // 28: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
-	1,  // 29: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
-	36, // 30: skein.replay.v1.TableState.config:type_name -> skein.replay.v1.TableConfig
-	26, // 31: skein.replay.v1.TableState.removed:type_name -> skein.replay.v1.Count
-	26, // 32: skein.replay.v1.TableState.refused:type_name -> skein.replay.v1.Count
-	0,  // 33: skein.replay.v1.TableItem.phase:type_name -> skein.replay.v1.GroupPhase
-	29, // 34: skein.replay.v1.TableItem.members:type_name -> skein.replay.v1.Member
-	35, // [35:35] is the sub-list for method output_type
-	35, // [35:35] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	42, // 18: skein.replay.v1.Command.redact_logs:type_name -> skein.replay.v1.RedactLogs
+	44, // 19: skein.replay.v1.Command.drop_table:type_name -> skein.replay.v1.DropTable
+	45, // 20: skein.replay.v1.Command.import_logs:type_name -> skein.replay.v1.ImportLogs
+	47, // 21: skein.replay.v1.Command.forget_deleted:type_name -> skein.replay.v1.ForgetDeleted
+	26, // 22: skein.replay.v1.Command.set_quota:type_name -> skein.replay.v1.SetQuota
+	3,  // 23: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
+	1,  // 24: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
+	5,  // 25: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
+	21, // 26: skein.replay.v1.InsertGroups.groups:type_name -> skein.replay.v1.GroupInsert
+	23, // 27: skein.replay.v1.UpdatePriorities.updates:type_name -> skein.replay.v1.GroupPriority
+	27, // 28: skein.replay.v1.SetQuota.quota:type_name -> skein.replay.v1.Quota
+	3,  // 29: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
+	28, // 30: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
+	28, // 31: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
+	29, // 32: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
+	0,  // 33: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
+	31, // 34: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
+	1,  // 35: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
+	48, // 36: skein.replay.v1.ItemState.redactions:type_name -> skein.replay.v1.Redaction
+	38, // 37: skein.replay.v1.TableState.config:type_name -> skein.replay.v1.TableConfig
+	28, // 38: skein.replay.v1.TableState.removed:type_name -> skein.replay.v1.Count
+	28, // 39: skein.replay.v1.TableState.refused:type_name -> skein.replay.v1.Count
+	0,  // 40: skein.replay.v1.TableItem.phase:type_name -> skein.replay.v1.GroupPhase
+	31, // 41: skein.replay.v1.TableItem.members:type_name -> skein.replay.v1.Member
+	27, // 42: skein.replay.v1.TenantState.quota:type_name -> skein.replay.v1.Quota
+	28, // 43: skein.replay.v1.TenantState.refused:type_name -> skein.replay.v1.Count
+	43, // 44: skein.replay.v1.RedactLogs.redactions:type_name -> skein.replay.v1.Redact
+	1,  // 45: skein.replay.v1.ImportLogs.items:type_name -> skein.replay.v1.Item
+	46, // 46: skein.replay.v1.ImportLogs.groups:type_name -> skein.replay.v1.ImportGroup
+	6,  // 47: skein.replay.v1.ImportLogs.policy:type_name -> skein.replay.v1.Policy
+	0,  // 48: skein.replay.v1.ImportGroup.phase:type_name -> skein.replay.v1.GroupPhase
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_skein_replay_v1_replay_proto_init() }
@@ -3958,6 +4915,11 @@ func file_skein_replay_v1_replay_proto_init() {
 		(*Command_UpdatePriorities)(nil),
 		(*Command_RemoveGroups)(nil),
 		(*Command_DeleteLogs)(nil),
+		(*Command_RedactLogs)(nil),
+		(*Command_DropTable)(nil),
+		(*Command_ImportLogs)(nil),
+		(*Command_ForgetDeleted)(nil),
+		(*Command_SetQuota)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3965,7 +4927,7 @@ func file_skein_replay_v1_replay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_replay_v1_replay_proto_rawDesc), len(file_skein_replay_v1_replay_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   39,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
