@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/skein-rl/skein/actors"
 	"github.com/skein-rl/skein/cluster"
@@ -16,15 +17,23 @@ import (
 
 // NodeOptions describe one process of a cluster.
 type NodeOptions struct {
-	Roles   []string // replay, worker, learner
-	Dir     string   // data, keys and identity of this node
-	ID      string   // "" keeps the one in Dir, or makes one
-	Listen  string   // replay nodes
-	Join    []string // replay nodes to join by
-	Token   string   // join token
-	Config  *Config  // of the run a learner starts; nil waits for one
-	Log     *slog.Logger
-	Version string
+	Roles  []string // replay, worker, learner
+	Dir    string   // data, keys and identity of this node
+	ID     string   // "" keeps the one in Dir, or makes one
+	Listen string   // replay nodes
+	// Advertise is the address others reach a replay node at, when it is not
+	// the one it listens on (a container, NAT, a proxy); "" = that one.
+	Advertise string
+	// Heartbeat, SnapshotEvery and MinFreeBytes override a replay node's
+	// (cluster.Config); 0 = the default.
+	Heartbeat     time.Duration
+	SnapshotEvery uint64
+	MinFreeBytes  uint64
+	Join          []string // replay nodes to join by
+	Token         string   // join token
+	Config        *Config  // of the run a learner starts; nil waits for one
+	Log           *slog.Logger
+	Version       string
 	// Metrics is the address to serve Prometheus on, HOST:PORT; "" = none. The
 	// bound address is written to Dir/metrics-addr.
 	Metrics string
@@ -137,6 +146,16 @@ func openReplay(ctx context.Context, o NodeOptions, mx *metrics) (*cluster.Node,
 	cfg.Store.Verify = verifyLog
 	cfg.ID, cfg.Listen, cfg.Join, cfg.Token, cfg.Version, cfg.Logger = o.ID, o.Listen, o.Join, o.Token, o.Version, o.Log
 	cfg.Registerer = mx.registerer()
+	cfg.Advertise = o.Advertise
+	if o.Heartbeat != 0 {
+		cfg.Heartbeat = o.Heartbeat
+	}
+	if o.SnapshotEvery != 0 {
+		cfg.SnapshotEvery = o.SnapshotEvery
+	}
+	if o.MinFreeBytes != 0 {
+		cfg.Store.MinFreeBytes = o.MinFreeBytes
+	}
 	return cluster.Open(ctx, cfg)
 }
 
