@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -94,19 +93,26 @@ func (a *appender) append(ctx context.Context, recs []replay.Record) ([]replay.A
 	return out, replay.AppendError(func(i int) string { return recs[i].Item.LogID }, out)
 }
 
-// holdBack answers logs whose table takes no new group now before their bytes
-// are written anywhere. The fold decides again: this only spares the disks.
+// holdBack answers logs whose tenant's quota or table takes none now before
+// their bytes are written anywhere. The fold decides again: this only spares the
+// disks.
 func (n *Node) holdBack(s *sifted) error {
-	if !slices.ContainsFunc(s.good, func(r replay.Record) bool {
-		return r.Item.Table != replay.TableTrain && r.Item.Table != replay.TableEval
-	}) {
-		return nil
-	}
+	now := time.Now()
 	return n.store.View(func(kv replay.Reader) error {
 		var good []replay.Record
 		var at []int
+		quotas, err := replay.HasQuotas(kv)
+		if err != nil {
+			return err
+		}
 		for i, r := range s.good {
-			busy, err := replay.BusyTable(kv, r.Item)
+			busy, err := "", error(nil)
+			if quotas {
+				busy, err = replay.BusyTenant(kv, r.Item, now)
+			}
+			if err == nil && busy == "" && r.Item.Table != replay.TableTrain && r.Item.Table != replay.TableEval {
+				busy, err = replay.BusyTable(kv, r.Item)
+			}
 			if err != nil {
 				return err
 			}

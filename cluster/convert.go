@@ -88,6 +88,7 @@ func specTo(s replay.RunSpec) *pb.RunSpec {
 		Run: s.Run, Config: s.Config, GroupSize: s.GroupSize, GroupsPerStep: s.GroupsPerStep,
 		MaxStaleness: s.MaxStaleness, TicketTtl: int64(s.TicketTTL), MaxAttempts: s.MaxAttempts,
 		BaseDigest: s.BaseDigest, StartAdapter: s.StartAdapter, KeepCheckpoints: s.KeepCheckpoints,
+		Tenant: s.Tenant,
 	}
 }
 
@@ -96,6 +97,7 @@ func specFrom(s *pb.RunSpec) replay.RunSpec {
 		Run: s.GetRun(), Config: s.GetConfig(), GroupSize: s.GetGroupSize(), GroupsPerStep: s.GetGroupsPerStep(),
 		MaxStaleness: s.GetMaxStaleness(), TicketTTL: time.Duration(s.GetTicketTtl()), MaxAttempts: s.GetMaxAttempts(),
 		BaseDigest: s.GetBaseDigest(), StartAdapter: s.GetStartAdapter(), KeepCheckpoints: s.GetKeepCheckpoints(),
+		Tenant: s.GetTenant(),
 	}
 }
 

@@ -176,6 +176,12 @@ func (r *replicas) UpdatePriorities(context.Context, string, string, []replay.Gr
 func (r *replicas) RemoveGroups(context.Context, string, string, []string, string) (int, error) {
 	return 0, errStopped
 }
+func (r *replicas) SetQuota(context.Context, string, replay.Quota, uint64) (uint64, error) {
+	return 0, errStopped
+}
+func (r *replicas) Tenants(context.Context) ([]replay.TenantStatus, error) {
+	return view(r, replay.Tenants)
+}
 func (r *replicas) DeleteLogs(context.Context, string, []string, string) (int, error) {
 	return 0, errStopped
 }

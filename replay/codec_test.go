@@ -60,7 +60,7 @@ func TestCodecsKeepEveryField(t *testing.T) {
 		filled[CreateRunCmd](t), filled[FinishRunCmd](t), filled[TakeTicketsCmd](t), filled[ReturnTicketCmd](t), filled[AppendItemsCmd](t),
 		filled[TickCmd](t), AcquireLeaseCmd{epoch, req}, filled[ExtendLeaseCmd](t), filled[CommitStepCmd](t), filled[ReleaseLeaseCmd](t),
 		filled[RequestEvalCmd](t), filled[SetTableCmd](t), filled[InsertGroupsCmd](t), filled[UpdatePrioritiesCmd](t), filled[RemoveGroupsCmd](t),
-		filled[DeleteLogsCmd](t),
+		filled[DeleteLogsCmd](t), filled[SetQuotaCmd](t),
 	} {
 		b, err := EncodeCommand(c)
 		require.NoError(t, err)

@@ -144,6 +144,15 @@ type DeleteLogsCmd struct {
 	Reason string
 }
 
+// SetQuotaCmd replaces a tenant's quota, which was Version before (0 = there was
+// none). An equal quota is a success that changes nothing.
+type SetQuotaCmd struct {
+	Now     time.Time
+	Tenant  string
+	Quota   Quota
+	Version uint64
+}
+
 func (c CreateRunCmd) Clock() time.Time    { return c.Now }
 func (c FinishRunCmd) Clock() time.Time    { return c.Now }
 func (c TakeTicketsCmd) Clock() time.Time  { return c.Now }
@@ -161,6 +170,7 @@ func (c InsertGroupsCmd) Clock() time.Time     { return c.Now }
 func (c UpdatePrioritiesCmd) Clock() time.Time { return c.Now }
 func (c RemoveGroupsCmd) Clock() time.Time     { return c.Now }
 func (c DeleteLogsCmd) Clock() time.Time       { return c.Now }
+func (c SetQuotaCmd) Clock() time.Time         { return c.Now }
 
 func (c CreateRunCmd) toPB() *pb.Command {
 	return &pb.Command{Op: &pb.Command_CreateRun{CreateRun: &pb.CreateRun{Spec: specToPB(c.Spec)}}}
@@ -207,6 +217,10 @@ func (c RequestEvalCmd) toPB() *pb.Command {
 	r := c.Request
 	return &pb.Command{Op: &pb.Command_RequestEval{RequestEval: &pb.RequestEval{
 		Run: r.Run, Version: r.Version, From: r.From, Count: r.Count}}}
+}
+
+func (c SetQuotaCmd) toPB() *pb.Command {
+	return &pb.Command{Op: &pb.Command_SetQuota{SetQuota: &pb.SetQuota{Tenant: c.Tenant, Quota: quotaToPB(c.Quota), Version: c.Version}}}
 }
 
 // clampU32 keeps a count in range: the fold refuses 0 and its own upper bounds.
@@ -283,6 +297,9 @@ func DecodeCommand(b []byte) (Command, error) {
 	case *pb.Command_DeleteLogs:
 		m := op.DeleteLogs
 		return DeleteLogsCmd{now, m.GetRun(), m.GetLogIds(), m.GetReason()}, nil
+	case *pb.Command_SetQuota:
+		m := op.SetQuota
+		return SetQuotaCmd{now, m.GetTenant(), quotaFromPB(m.GetQuota()), m.GetVersion()}, nil
 	}
 	return nil, fmt.Errorf("%w: decode command: unknown operation (a newer version wrote it; upgrade this node)", ErrInvalid)
 }

@@ -111,6 +111,8 @@ type RunSpec struct {
 	// KeepCheckpoints is for how many of the last steps the checkpoints are
 	// kept: those steps can be recomputed. 0 keeps all. Adapters and logs stay.
 	KeepCheckpoints uint32
+	// Tenant is whose run it is; "" = the default one's.
+	Tenant string
 }
 
 // LeaseRequest asks for complete groups no staler than the run's bound at
@@ -294,6 +296,7 @@ type Store interface {
 	EvalStatus(ctx context.Context, run string, version uint64) (EvalStatus, error)
 
 	TableStore
+	TenantStore
 
 	Close() error
 }

@@ -43,13 +43,14 @@ func refuse(kind error, format string, args ...any) error {
 	return &refusal{fmt.Errorf("%w: "+format, append([]any{kind}, args...)...)}
 }
 
-// fold is one application: the store, the clock, and the states of runs and
-// tables it has loaded, written back by flush.
+// fold is one application: the store, the clock, and the states of runs,
+// tables and tenants it has loaded, written back by flush.
 type fold struct {
-	kv     KV
-	now    int64
-	runs   []*runState
-	tables []*tableState
+	kv      KV
+	now     int64
+	runs    []*runState
+	tables  []*tableState
+	tenants []*tenantState
 }
 
 // runState is a loaded run; changes are written by fold.flush.
@@ -105,6 +106,8 @@ func (f *fold) dispatch(cmd Command) (res Result, err error) {
 		res.Updated, err = f.removeGroups(c)
 	case DeleteLogsCmd:
 		res.Updated, err = f.deleteLogs(c)
+	case SetQuotaCmd:
+		res.Version, err = f.setQuota(c)
 	default:
 		err = refuse(ErrInvalid, "unknown command %T", cmd)
 	}
@@ -123,7 +126,15 @@ func (f *fold) flush() error {
 			return err
 		}
 	}
-	f.runs, f.tables = f.runs[:0], f.tables[:0]
+	for _, t := range f.tenants {
+		if t.TenantState == nil {
+			continue
+		}
+		if err := f.put(tenantKey(t.tenant), t.TenantState); err != nil {
+			return err
+		}
+	}
+	f.runs, f.tables, f.tenants = f.runs[:0], f.tables[:0], f.tenants[:0]
 	return nil
 }
 

@@ -102,6 +102,9 @@ func (f *fold) appendItem(it *Item) (AppendResult, error) {
 		if ok {
 			return f.appendToTable(r, t, it)
 		}
+		if busy, err := f.overQuota(r, it); err != nil || busy != nil {
+			return orNone(busy), err
+		}
 		return AppendResult{}, f.storeItem(r, it)
 	}
 
@@ -131,6 +134,9 @@ func (f *fold) appendItem(it *Item) (AppendResult, error) {
 		}
 		return AppendResult{Duplicate: true}, nil
 	}
+	if busy, err := f.overQuota(r, it); err != nil || busy != nil {
+		return orNone(busy), err
+	}
 	g.Members = slices.Insert(g.Members, at, memberOf(it))
 	if err := f.storeItem(r, it); err != nil {
 		return AppendResult{}, err
@@ -139,6 +145,13 @@ func (f *fold) appendItem(it *Item) (AppendResult, error) {
 		return AppendResult{}, f.putGroup(r.run, g)
 	}
 	return AppendResult{}, f.complete(r, g, it)
+}
+
+func orNone(r *AppendResult) AppendResult {
+	if r == nil {
+		return AppendResult{}
+	}
+	return *r
 }
 
 // storeItem records an accepted item at the end of its table.
@@ -151,6 +164,7 @@ func (f *fold) storeItem(r *runState, it *Item) error {
 		r.FailureReasons = countReason(r.FailureReasons, it.Cause)
 	}
 	return firstError(
+		f.charge(r, it),
 		f.put(itemKey(it.LogID), &pb.ItemState{Item: itemToPB(it), Seq: seq}),
 		f.kv.Set(scanPrefix(it.Run, it.Table).U64(seq), []byte(it.LogID)),
 	)

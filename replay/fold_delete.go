@@ -139,6 +139,7 @@ func (f *fold) deleteLog(r *runState, s *pb.ItemState, reason string) error {
 		}
 	}
 	return firstError(
+		f.refund(r, it),
 		f.kv.Delete(scanPrefix(it.Run, it.Table).U64(s.Seq)),
 		f.put(itemKey(it.LogId), &pb.ItemState{Item: &pb.Item{LogId: it.LogId, Run: it.Run, Table: it.Table}, Seq: s.Seq, Deleted: true}),
 	)

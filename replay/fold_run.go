@@ -54,6 +54,9 @@ func (s RunSpec) Validate() error {
 	if !utf8.ValidString(s.BaseDigest) || len(s.BaseDigest) > maxID {
 		add("BaseDigest %q: want UTF-8 of at most %d bytes", cut(s.BaseDigest, 40), maxID)
 	}
+	if err := CheckTenant(s.Tenant); err != nil {
+		errs = append(errs, err)
+	}
 	if !utf8.ValidString(s.StartAdapter) || len(s.StartAdapter) > maxID {
 		add("StartAdapter %q: want UTF-8 of at most %d bytes", cut(s.StartAdapter, 40), maxID)
 	}
@@ -96,6 +99,9 @@ func (f *fold) createRun(spec RunSpec) error {
 		if err != nil {
 			return err
 		}
+		if have.Tenant != spec.Tenant {
+			return refuse(ErrInvalid, "run %q exists and is another tenant's (choose another name)", spec.Run)
+		}
 		if diff := specDiff(have, spec); diff != "" {
 			return refuse(ErrInvalid, "run %q exists with another spec: %s (resume with the recorded config, or choose another name)", spec.Run, diff)
 		}
@@ -104,6 +110,7 @@ func (f *fold) createRun(spec RunSpec) error {
 	rules := specToPB(spec)
 	rules.Config = nil // kept apart: the run state is rewritten by every command
 	return firstError(
+		f.foundTenant(spec.Tenant),
 		f.put(runKey(spec.Run), &pb.RunState{Spec: rules}),
 		f.kv.Set(configKey(spec.Run), spec.Config),
 		f.put(policyKey(spec.Run, 0), &pb.Policy{Run: spec.Run, Adapter: spec.StartAdapter}),

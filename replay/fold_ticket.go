@@ -45,6 +45,12 @@ func (f *fold) takeTickets(c TakeTicketsCmd) ([]Ticket, error) {
 	var out []Ticket
 	var groups []string
 	for n := min(c.N, maxTickets); len(out) < n && !r.Finished; {
+		if left, err := f.ticketsLeft(r); err != nil || !left {
+			if err != nil {
+				return nil, err
+			}
+			break
+		}
 		g, err := f.nextGroup(r)
 		if err != nil {
 			return nil, err
@@ -174,6 +180,7 @@ func (f *fold) issue(r *runState, g *pb.GroupState, worker string) error {
 		g.Version = r.LatestVersion
 	}
 	return firstError(
+		f.countTicket(r, 1),
 		f.putGroup(r.run, g),
 		f.mark(ticketKey(r.run, worker, g.Group)),
 		f.putExpiry(g.Expires, &pb.Expiry{Run: r.run, Group: g.Group}),
@@ -183,6 +190,7 @@ func (f *fold) issue(r *runState, g *pb.GroupState, worker string) error {
 // takeBack undoes issue, leaving g in no queue.
 func (f *fold) takeBack(r *runState, g *pb.GroupState) error {
 	err := firstError(
+		f.countTicket(r, -1),
 		f.kv.Delete(ticketKey(r.run, g.Worker, g.Group)),
 		f.dropExpiry(g.Expires, r.run, g.Group, 0),
 	)

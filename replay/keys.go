@@ -33,6 +33,7 @@ import (
 //	u run table key                group       dedupe
 //	b logID table group            -           groups a log was inserted into
 //	k run table generation index   selection structures
+//	N tenant                       TenantState
 type key = keys.Key
 
 // Classes of the queue 'q': evaluation goes first.
@@ -89,6 +90,8 @@ func expiryKey(expires int64, run, group string, lease uint64) key {
 func tableExpiryKey(expires int64, run, group, table string) key {
 	return expiryKey(expires, run, group, 0).Str(table)
 }
+
+func tenantKey(tenant string) key { return keys.New('N').Str(tenant) }
 
 func tablePrefix(run string) key              { return keys.New('T').Str(run) }
 func tableKey(run, table string) key          { return tablePrefix(run).Str(table) }

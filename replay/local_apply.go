@@ -68,7 +68,7 @@ func (l *Local) applyBatch(entries []Entry) ([]Result, error) {
 		out[i], applied = res, e.Index
 		if c, ok := cmd.(AppendItemsCmd); ok {
 			for j, r := range res.Append {
-				if !r.Duplicate && r.Rejected == "" {
+				if !r.Duplicate && r.Rejected == "" && r.Busy == "" {
 					committed = append(committed, c.Items[j])
 				}
 			}

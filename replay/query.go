@@ -206,6 +206,10 @@ func HasTickets(kv Reader, run string) (bool, error) {
 	if err != nil || r.Finished {
 		return false, err
 	}
+	t := new(pb.TenantState)
+	if ok, err := load(kv, tenantKey(r.Spec.GetTenant()), t); err != nil || ok && ticketsFull(t) {
+		return false, err
+	}
 	if r.OpenGroups+r.ReadyGroups+r.LeasedGroups < capacity(r.Spec) {
 		return true, nil
 	}

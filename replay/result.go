@@ -15,7 +15,7 @@ type Result struct {
 	Append  []AppendResult // AppendItemsCmd and InsertGroupsCmd, in order of the items
 	Lease   *Lease         // AcquireLeaseCmd; nil = cannot be served yet
 	Blocked string         // AcquireLeaseCmd: why Lease is nil
-	Version uint64         // SetTableCmd: of the configuration
+	Version uint64         // SetTableCmd: of the configuration; SetQuotaCmd: of the quota
 	Updated int            // UpdatePrioritiesCmd, RemoveGroupsCmd, DeleteLogsCmd: how many were there
 }
 

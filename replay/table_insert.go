@@ -66,6 +66,9 @@ func (f *fold) appendToTable(r *runState, t *tableState, it *Item) (AppendResult
 			return t.busy(kind, why), nil
 		}
 	}
+	if busy, err := f.overQuota(r, it); err != nil || busy != nil {
+		return orNone(busy), err
+	}
 	if why, err := f.roomFor(t, uint64(it.Size)); err != nil || why != "" {
 		return t.busy(busyBytes, why), err
 	}

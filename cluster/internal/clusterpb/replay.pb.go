@@ -2011,6 +2011,330 @@ func (x *CountResponse) GetCount() int64 {
 	return 0
 }
 
+type SetQuotaRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Quota         *Quota                 `protobuf:"bytes,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	Version       uint64                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetQuotaRequest) Reset() {
+	*x = SetQuotaRequest{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetQuotaRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetQuotaRequest) ProtoMessage() {}
+
+func (x *SetQuotaRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetQuotaRequest.ProtoReflect.Descriptor instead.
+func (*SetQuotaRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *SetQuotaRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *SetQuotaRequest) GetQuota() *Quota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+func (x *SetQuotaRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type SetQuotaResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetQuotaResponse) Reset() {
+	*x = SetQuotaResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetQuotaResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetQuotaResponse) ProtoMessage() {}
+
+func (x *SetQuotaResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetQuotaResponse.ProtoReflect.Descriptor instead.
+func (*SetQuotaResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *SetQuotaResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type Quota struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Bytes            uint64                 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Logs             uint64                 `protobuf:"varint,2,opt,name=logs,proto3" json:"logs,omitempty"`
+	AppendsPerSecond float64                `protobuf:"fixed64,3,opt,name=appends_per_second,json=appendsPerSecond,proto3" json:"appends_per_second,omitempty"`
+	Tickets          uint32                 `protobuf:"varint,4,opt,name=tickets,proto3" json:"tickets,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Quota) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Quota) GetLogs() uint64 {
+	if x != nil {
+		return x.Logs
+	}
+	return 0
+}
+
+func (x *Quota) GetAppendsPerSecond() float64 {
+	if x != nil {
+		return x.AppendsPerSecond
+	}
+	return 0
+}
+
+func (x *Quota) GetTickets() uint32 {
+	if x != nil {
+		return x.Tickets
+	}
+	return 0
+}
+
+type TenantsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenants       []*TenantStatus        `protobuf:"bytes,1,rep,name=tenants,proto3" json:"tenants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantsResponse) Reset() {
+	*x = TenantsResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantsResponse) ProtoMessage() {}
+
+func (x *TenantsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantsResponse.ProtoReflect.Descriptor instead.
+func (*TenantsResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *TenantsResponse) GetTenants() []*TenantStatus {
+	if x != nil {
+		return x.Tenants
+	}
+	return nil
+}
+
+type TenantStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Quota         *Quota                 `protobuf:"bytes,2,opt,name=quota,proto3" json:"quota,omitempty"`
+	Version       uint64                 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	Set           int64                  `protobuf:"varint,4,opt,name=set,proto3" json:"set,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Logs          uint64                 `protobuf:"varint,6,opt,name=logs,proto3" json:"logs,omitempty"`
+	Tickets       uint64                 `protobuf:"varint,7,opt,name=tickets,proto3" json:"tickets,omitempty"`
+	Refused       map[string]int64       `protobuf:"bytes,8,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Runs          []string               `protobuf:"bytes,9,rep,name=runs,proto3" json:"runs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantStatus) Reset() {
+	*x = TenantStatus{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantStatus) ProtoMessage() {}
+
+func (x *TenantStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantStatus.ProtoReflect.Descriptor instead.
+func (*TenantStatus) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *TenantStatus) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *TenantStatus) GetQuota() *Quota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+func (x *TenantStatus) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetSet() int64 {
+	if x != nil {
+		return x.Set
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetLogs() uint64 {
+	if x != nil {
+		return x.Logs
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetTickets() uint64 {
+	if x != nil {
+		return x.Tickets
+	}
+	return 0
+}
+
+func (x *TenantStatus) GetRefused() map[string]int64 {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+func (x *TenantStatus) GetRuns() []string {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
 var File_skein_cluster_v1_replay_proto protoreflect.FileDescriptor
 
 const file_skein_cluster_v1_replay_proto_rawDesc = "" +
@@ -2138,7 +2462,33 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\alog_ids\x18\x02 \x03(\tR\x06logIds\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\"%\n" +
 	"\rCountResponse\x12\x14\n" +
-	"\x05count\x18\x01 \x01(\x03R\x05count2\x82\x11\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\"r\n" +
+	"\x0fSetQuotaRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12-\n" +
+	"\x05quota\x18\x02 \x01(\v2\x17.skein.cluster.v1.QuotaR\x05quota\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\",\n" +
+	"\x10SetQuotaResponse\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversion\"y\n" +
+	"\x05Quota\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04logs\x18\x02 \x01(\x04R\x04logs\x12,\n" +
+	"\x12appends_per_second\x18\x03 \x01(\x01R\x10appendsPerSecond\x12\x18\n" +
+	"\atickets\x18\x04 \x01(\rR\atickets\"K\n" +
+	"\x0fTenantsResponse\x128\n" +
+	"\atenants\x18\x01 \x03(\v2\x1e.skein.cluster.v1.TenantStatusR\atenants\"\xdc\x02\n" +
+	"\fTenantStatus\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12-\n" +
+	"\x05quota\x18\x02 \x01(\v2\x17.skein.cluster.v1.QuotaR\x05quota\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x10\n" +
+	"\x03set\x18\x04 \x01(\x03R\x03set\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\x12\x12\n" +
+	"\x04logs\x18\x06 \x01(\x04R\x04logs\x12\x18\n" +
+	"\atickets\x18\a \x01(\x04R\atickets\x12E\n" +
+	"\arefused\x18\b \x03(\v2+.skein.cluster.v1.TenantStatus.RefusedEntryR\arefused\x12\x12\n" +
+	"\x04runs\x18\t \x03(\tR\x04runs\x1a:\n" +
+	"\fRefusedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x012\x9c\x12\n" +
 	"\x06Replay\x12H\n" +
 	"\tCreateRun\x12\".skein.cluster.v1.CreateRunRequest\x1a\x17.skein.cluster.v1.Empty\x12B\n" +
 	"\tFinishRun\x12\x1c.skein.cluster.v1.RunRequest\x1a\x17.skein.cluster.v1.Empty\x12?\n" +
@@ -2170,7 +2520,9 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\x10UpdatePriorities\x12).skein.cluster.v1.UpdatePrioritiesRequest\x1a\x1f.skein.cluster.v1.CountResponse\x12V\n" +
 	"\fRemoveGroups\x12%.skein.cluster.v1.RemoveGroupsRequest\x1a\x1f.skein.cluster.v1.CountResponse\x12R\n" +
 	"\n" +
-	"DeleteLogs\x12#.skein.cluster.v1.DeleteLogsRequest\x1a\x1f.skein.cluster.v1.CountResponseB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
+	"DeleteLogs\x12#.skein.cluster.v1.DeleteLogsRequest\x1a\x1f.skein.cluster.v1.CountResponse\x12Q\n" +
+	"\bSetQuota\x12!.skein.cluster.v1.SetQuotaRequest\x1a\".skein.cluster.v1.SetQuotaResponse\x12E\n" +
+	"\aTenants\x12\x17.skein.cluster.v1.Empty\x1a!.skein.cluster.v1.TenantsResponseB@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
 	file_skein_cluster_v1_replay_proto_rawDescOnce sync.Once
@@ -2184,7 +2536,7 @@ func file_skein_cluster_v1_replay_proto_rawDescGZIP() []byte {
 	return file_skein_cluster_v1_replay_proto_rawDescData
 }
 
-var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_skein_cluster_v1_replay_proto_goTypes = []any{
 	(*Empty)(nil),                   // 0: skein.cluster.v1.Empty
 	(*CreateRunRequest)(nil),        // 1: skein.cluster.v1.CreateRunRequest
@@ -2222,100 +2574,114 @@ var file_skein_cluster_v1_replay_proto_goTypes = []any{
 	(*RemoveGroupsRequest)(nil),     // 33: skein.cluster.v1.RemoveGroupsRequest
 	(*DeleteLogsRequest)(nil),       // 34: skein.cluster.v1.DeleteLogsRequest
 	(*CountResponse)(nil),           // 35: skein.cluster.v1.CountResponse
-	(*RunSpec)(nil),                 // 36: skein.cluster.v1.RunSpec
-	(*Ticket)(nil),                  // 37: skein.cluster.v1.Ticket
-	(*Record)(nil),                  // 38: skein.cluster.v1.Record
-	(*AppendResult)(nil),            // 39: skein.cluster.v1.AppendResult
-	(*Error)(nil),                   // 40: skein.cluster.v1.Error
-	(*Item)(nil),                    // 41: skein.cluster.v1.Item
-	(*Lease)(nil),                   // 42: skein.cluster.v1.Lease
-	(*TableStatus)(nil),             // 43: skein.cluster.v1.TableStatus
-	(*TableVersion)(nil),            // 44: skein.cluster.v1.TableVersion
-	(*TableGroup)(nil),              // 45: skein.cluster.v1.TableGroup
-	(*GroupInsert)(nil),             // 46: skein.cluster.v1.GroupInsert
-	(*GroupPriority)(nil),           // 47: skein.cluster.v1.GroupPriority
-	(*StepRecord)(nil),              // 48: skein.cluster.v1.StepRecord
-	(*EvalRequest)(nil),             // 49: skein.cluster.v1.EvalRequest
-	(*RunStatus)(nil),               // 50: skein.cluster.v1.RunStatus
-	(*Policy)(nil),                  // 51: skein.cluster.v1.Policy
-	(*EvalStatus)(nil),              // 52: skein.cluster.v1.EvalStatus
+	(*SetQuotaRequest)(nil),         // 36: skein.cluster.v1.SetQuotaRequest
+	(*SetQuotaResponse)(nil),        // 37: skein.cluster.v1.SetQuotaResponse
+	(*Quota)(nil),                   // 38: skein.cluster.v1.Quota
+	(*TenantsResponse)(nil),         // 39: skein.cluster.v1.TenantsResponse
+	(*TenantStatus)(nil),            // 40: skein.cluster.v1.TenantStatus
+	nil,                             // 41: skein.cluster.v1.TenantStatus.RefusedEntry
+	(*RunSpec)(nil),                 // 42: skein.cluster.v1.RunSpec
+	(*Ticket)(nil),                  // 43: skein.cluster.v1.Ticket
+	(*Record)(nil),                  // 44: skein.cluster.v1.Record
+	(*AppendResult)(nil),            // 45: skein.cluster.v1.AppendResult
+	(*Error)(nil),                   // 46: skein.cluster.v1.Error
+	(*Item)(nil),                    // 47: skein.cluster.v1.Item
+	(*Lease)(nil),                   // 48: skein.cluster.v1.Lease
+	(*TableStatus)(nil),             // 49: skein.cluster.v1.TableStatus
+	(*TableVersion)(nil),            // 50: skein.cluster.v1.TableVersion
+	(*TableGroup)(nil),              // 51: skein.cluster.v1.TableGroup
+	(*GroupInsert)(nil),             // 52: skein.cluster.v1.GroupInsert
+	(*GroupPriority)(nil),           // 53: skein.cluster.v1.GroupPriority
+	(*StepRecord)(nil),              // 54: skein.cluster.v1.StepRecord
+	(*EvalRequest)(nil),             // 55: skein.cluster.v1.EvalRequest
+	(*RunStatus)(nil),               // 56: skein.cluster.v1.RunStatus
+	(*Policy)(nil),                  // 57: skein.cluster.v1.Policy
+	(*EvalStatus)(nil),              // 58: skein.cluster.v1.EvalStatus
 }
 var file_skein_cluster_v1_replay_proto_depIdxs = []int32{
-	36, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
-	37, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
-	38, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
-	39, // 3: skein.cluster.v1.AppendResponse.results:type_name -> skein.cluster.v1.AppendResult
-	40, // 4: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
-	38, // 5: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
-	41, // 6: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
-	42, // 7: skein.cluster.v1.LeaseResponse.lease:type_name -> skein.cluster.v1.Lease
-	43, // 8: skein.cluster.v1.TablesResponse.tables:type_name -> skein.cluster.v1.TableStatus
-	44, // 9: skein.cluster.v1.TableHistoryResponse.versions:type_name -> skein.cluster.v1.TableVersion
-	45, // 10: skein.cluster.v1.TableGroupsResponse.groups:type_name -> skein.cluster.v1.TableGroup
-	46, // 11: skein.cluster.v1.InsertGroupsRequest.groups:type_name -> skein.cluster.v1.GroupInsert
-	39, // 12: skein.cluster.v1.InsertGroupsResponse.results:type_name -> skein.cluster.v1.AppendResult
-	47, // 13: skein.cluster.v1.UpdatePrioritiesRequest.updates:type_name -> skein.cluster.v1.GroupPriority
-	1,  // 14: skein.cluster.v1.Replay.CreateRun:input_type -> skein.cluster.v1.CreateRunRequest
-	2,  // 15: skein.cluster.v1.Replay.FinishRun:input_type -> skein.cluster.v1.RunRequest
-	0,  // 16: skein.cluster.v1.Replay.Runs:input_type -> skein.cluster.v1.Empty
-	2,  // 17: skein.cluster.v1.Replay.Status:input_type -> skein.cluster.v1.RunRequest
-	4,  // 18: skein.cluster.v1.Replay.TakeTickets:input_type -> skein.cluster.v1.TakeTicketsRequest
-	6,  // 19: skein.cluster.v1.Replay.ReturnTicket:input_type -> skein.cluster.v1.ReturnTicketRequest
-	7,  // 20: skein.cluster.v1.Replay.Append:input_type -> skein.cluster.v1.AppendRequest
-	9,  // 21: skein.cluster.v1.Replay.Fetch:input_type -> skein.cluster.v1.FetchRequest
-	11, // 22: skein.cluster.v1.Replay.Scan:input_type -> skein.cluster.v1.ScanRequest
-	13, // 23: skein.cluster.v1.Replay.Lease:input_type -> skein.cluster.v1.LeaseRequest
-	15, // 24: skein.cluster.v1.Replay.Extend:input_type -> skein.cluster.v1.ExtendRequest
-	48, // 25: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
-	16, // 26: skein.cluster.v1.Replay.Release:input_type -> skein.cluster.v1.ReleaseRequest
-	17, // 27: skein.cluster.v1.Replay.Step:input_type -> skein.cluster.v1.StepRequest
-	2,  // 28: skein.cluster.v1.Replay.Latest:input_type -> skein.cluster.v1.RunRequest
-	18, // 29: skein.cluster.v1.Replay.WaitPolicy:input_type -> skein.cluster.v1.WaitPolicyRequest
-	19, // 30: skein.cluster.v1.Replay.PutBlob:input_type -> skein.cluster.v1.BlobChunk
-	21, // 31: skein.cluster.v1.Replay.GetBlob:input_type -> skein.cluster.v1.GetBlobRequest
-	49, // 32: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
-	22, // 33: skein.cluster.v1.Replay.EvalStatus:input_type -> skein.cluster.v1.EvalStatusRequest
-	23, // 34: skein.cluster.v1.Replay.SetTable:input_type -> skein.cluster.v1.SetTableRequest
-	2,  // 35: skein.cluster.v1.Replay.Tables:input_type -> skein.cluster.v1.RunRequest
-	26, // 36: skein.cluster.v1.Replay.TableHistory:input_type -> skein.cluster.v1.TableRequest
-	28, // 37: skein.cluster.v1.Replay.TableGroups:input_type -> skein.cluster.v1.TableGroupsRequest
-	30, // 38: skein.cluster.v1.Replay.InsertGroups:input_type -> skein.cluster.v1.InsertGroupsRequest
-	32, // 39: skein.cluster.v1.Replay.UpdatePriorities:input_type -> skein.cluster.v1.UpdatePrioritiesRequest
-	33, // 40: skein.cluster.v1.Replay.RemoveGroups:input_type -> skein.cluster.v1.RemoveGroupsRequest
-	34, // 41: skein.cluster.v1.Replay.DeleteLogs:input_type -> skein.cluster.v1.DeleteLogsRequest
-	0,  // 42: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
-	0,  // 43: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
-	3,  // 44: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
-	50, // 45: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
-	5,  // 46: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
-	0,  // 47: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
-	8,  // 48: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
-	10, // 49: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
-	12, // 50: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
-	14, // 51: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.LeaseResponse
-	0,  // 52: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
-	0,  // 53: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
-	0,  // 54: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
-	48, // 55: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
-	51, // 56: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
-	51, // 57: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
-	20, // 58: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	19, // 59: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
-	0,  // 60: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
-	52, // 61: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
-	24, // 62: skein.cluster.v1.Replay.SetTable:output_type -> skein.cluster.v1.SetTableResponse
-	25, // 63: skein.cluster.v1.Replay.Tables:output_type -> skein.cluster.v1.TablesResponse
-	27, // 64: skein.cluster.v1.Replay.TableHistory:output_type -> skein.cluster.v1.TableHistoryResponse
-	29, // 65: skein.cluster.v1.Replay.TableGroups:output_type -> skein.cluster.v1.TableGroupsResponse
-	31, // 66: skein.cluster.v1.Replay.InsertGroups:output_type -> skein.cluster.v1.InsertGroupsResponse
-	35, // 67: skein.cluster.v1.Replay.UpdatePriorities:output_type -> skein.cluster.v1.CountResponse
-	35, // 68: skein.cluster.v1.Replay.RemoveGroups:output_type -> skein.cluster.v1.CountResponse
-	35, // 69: skein.cluster.v1.Replay.DeleteLogs:output_type -> skein.cluster.v1.CountResponse
-	42, // [42:70] is the sub-list for method output_type
-	14, // [14:42] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	42, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
+	43, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
+	44, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
+	45, // 3: skein.cluster.v1.AppendResponse.results:type_name -> skein.cluster.v1.AppendResult
+	46, // 4: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
+	44, // 5: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
+	47, // 6: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
+	48, // 7: skein.cluster.v1.LeaseResponse.lease:type_name -> skein.cluster.v1.Lease
+	49, // 8: skein.cluster.v1.TablesResponse.tables:type_name -> skein.cluster.v1.TableStatus
+	50, // 9: skein.cluster.v1.TableHistoryResponse.versions:type_name -> skein.cluster.v1.TableVersion
+	51, // 10: skein.cluster.v1.TableGroupsResponse.groups:type_name -> skein.cluster.v1.TableGroup
+	52, // 11: skein.cluster.v1.InsertGroupsRequest.groups:type_name -> skein.cluster.v1.GroupInsert
+	45, // 12: skein.cluster.v1.InsertGroupsResponse.results:type_name -> skein.cluster.v1.AppendResult
+	53, // 13: skein.cluster.v1.UpdatePrioritiesRequest.updates:type_name -> skein.cluster.v1.GroupPriority
+	38, // 14: skein.cluster.v1.SetQuotaRequest.quota:type_name -> skein.cluster.v1.Quota
+	40, // 15: skein.cluster.v1.TenantsResponse.tenants:type_name -> skein.cluster.v1.TenantStatus
+	38, // 16: skein.cluster.v1.TenantStatus.quota:type_name -> skein.cluster.v1.Quota
+	41, // 17: skein.cluster.v1.TenantStatus.refused:type_name -> skein.cluster.v1.TenantStatus.RefusedEntry
+	1,  // 18: skein.cluster.v1.Replay.CreateRun:input_type -> skein.cluster.v1.CreateRunRequest
+	2,  // 19: skein.cluster.v1.Replay.FinishRun:input_type -> skein.cluster.v1.RunRequest
+	0,  // 20: skein.cluster.v1.Replay.Runs:input_type -> skein.cluster.v1.Empty
+	2,  // 21: skein.cluster.v1.Replay.Status:input_type -> skein.cluster.v1.RunRequest
+	4,  // 22: skein.cluster.v1.Replay.TakeTickets:input_type -> skein.cluster.v1.TakeTicketsRequest
+	6,  // 23: skein.cluster.v1.Replay.ReturnTicket:input_type -> skein.cluster.v1.ReturnTicketRequest
+	7,  // 24: skein.cluster.v1.Replay.Append:input_type -> skein.cluster.v1.AppendRequest
+	9,  // 25: skein.cluster.v1.Replay.Fetch:input_type -> skein.cluster.v1.FetchRequest
+	11, // 26: skein.cluster.v1.Replay.Scan:input_type -> skein.cluster.v1.ScanRequest
+	13, // 27: skein.cluster.v1.Replay.Lease:input_type -> skein.cluster.v1.LeaseRequest
+	15, // 28: skein.cluster.v1.Replay.Extend:input_type -> skein.cluster.v1.ExtendRequest
+	54, // 29: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
+	16, // 30: skein.cluster.v1.Replay.Release:input_type -> skein.cluster.v1.ReleaseRequest
+	17, // 31: skein.cluster.v1.Replay.Step:input_type -> skein.cluster.v1.StepRequest
+	2,  // 32: skein.cluster.v1.Replay.Latest:input_type -> skein.cluster.v1.RunRequest
+	18, // 33: skein.cluster.v1.Replay.WaitPolicy:input_type -> skein.cluster.v1.WaitPolicyRequest
+	19, // 34: skein.cluster.v1.Replay.PutBlob:input_type -> skein.cluster.v1.BlobChunk
+	21, // 35: skein.cluster.v1.Replay.GetBlob:input_type -> skein.cluster.v1.GetBlobRequest
+	55, // 36: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
+	22, // 37: skein.cluster.v1.Replay.EvalStatus:input_type -> skein.cluster.v1.EvalStatusRequest
+	23, // 38: skein.cluster.v1.Replay.SetTable:input_type -> skein.cluster.v1.SetTableRequest
+	2,  // 39: skein.cluster.v1.Replay.Tables:input_type -> skein.cluster.v1.RunRequest
+	26, // 40: skein.cluster.v1.Replay.TableHistory:input_type -> skein.cluster.v1.TableRequest
+	28, // 41: skein.cluster.v1.Replay.TableGroups:input_type -> skein.cluster.v1.TableGroupsRequest
+	30, // 42: skein.cluster.v1.Replay.InsertGroups:input_type -> skein.cluster.v1.InsertGroupsRequest
+	32, // 43: skein.cluster.v1.Replay.UpdatePriorities:input_type -> skein.cluster.v1.UpdatePrioritiesRequest
+	33, // 44: skein.cluster.v1.Replay.RemoveGroups:input_type -> skein.cluster.v1.RemoveGroupsRequest
+	34, // 45: skein.cluster.v1.Replay.DeleteLogs:input_type -> skein.cluster.v1.DeleteLogsRequest
+	36, // 46: skein.cluster.v1.Replay.SetQuota:input_type -> skein.cluster.v1.SetQuotaRequest
+	0,  // 47: skein.cluster.v1.Replay.Tenants:input_type -> skein.cluster.v1.Empty
+	0,  // 48: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
+	0,  // 49: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
+	3,  // 50: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
+	56, // 51: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
+	5,  // 52: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
+	0,  // 53: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
+	8,  // 54: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
+	10, // 55: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
+	12, // 56: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
+	14, // 57: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.LeaseResponse
+	0,  // 58: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
+	0,  // 59: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
+	0,  // 60: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
+	54, // 61: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
+	57, // 62: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
+	57, // 63: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
+	20, // 64: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	19, // 65: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
+	0,  // 66: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
+	58, // 67: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
+	24, // 68: skein.cluster.v1.Replay.SetTable:output_type -> skein.cluster.v1.SetTableResponse
+	25, // 69: skein.cluster.v1.Replay.Tables:output_type -> skein.cluster.v1.TablesResponse
+	27, // 70: skein.cluster.v1.Replay.TableHistory:output_type -> skein.cluster.v1.TableHistoryResponse
+	29, // 71: skein.cluster.v1.Replay.TableGroups:output_type -> skein.cluster.v1.TableGroupsResponse
+	31, // 72: skein.cluster.v1.Replay.InsertGroups:output_type -> skein.cluster.v1.InsertGroupsResponse
+	35, // 73: skein.cluster.v1.Replay.UpdatePriorities:output_type -> skein.cluster.v1.CountResponse
+	35, // 74: skein.cluster.v1.Replay.RemoveGroups:output_type -> skein.cluster.v1.CountResponse
+	35, // 75: skein.cluster.v1.Replay.DeleteLogs:output_type -> skein.cluster.v1.CountResponse
+	37, // 76: skein.cluster.v1.Replay.SetQuota:output_type -> skein.cluster.v1.SetQuotaResponse
+	39, // 77: skein.cluster.v1.Replay.Tenants:output_type -> skein.cluster.v1.TenantsResponse
+	48, // [48:78] is the sub-list for method output_type
+	18, // [18:48] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_replay_proto_init() }
@@ -2330,7 +2696,7 @@ func file_skein_cluster_v1_replay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_replay_proto_rawDesc), len(file_skein_cluster_v1_replay_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -47,6 +47,8 @@ const (
 	Replay_UpdatePriorities_FullMethodName = "/skein.cluster.v1.Replay/UpdatePriorities"
 	Replay_RemoveGroups_FullMethodName     = "/skein.cluster.v1.Replay/RemoveGroups"
 	Replay_DeleteLogs_FullMethodName       = "/skein.cluster.v1.Replay/DeleteLogs"
+	Replay_SetQuota_FullMethodName         = "/skein.cluster.v1.Replay/SetQuota"
+	Replay_Tenants_FullMethodName          = "/skein.cluster.v1.Replay/Tenants"
 )
 
 // ReplayClient is the client API for Replay service.
@@ -86,6 +88,9 @@ type ReplayClient interface {
 	UpdatePriorities(ctx context.Context, in *UpdatePrioritiesRequest, opts ...grpc.CallOption) (*CountResponse, error)
 	RemoveGroups(ctx context.Context, in *RemoveGroupsRequest, opts ...grpc.CallOption) (*CountResponse, error)
 	DeleteLogs(ctx context.Context, in *DeleteLogsRequest, opts ...grpc.CallOption) (*CountResponse, error)
+	// SetQuota is an operator's; Tenants tells a tenant of itself only.
+	SetQuota(ctx context.Context, in *SetQuotaRequest, opts ...grpc.CallOption) (*SetQuotaResponse, error)
+	Tenants(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*TenantsResponse, error)
 }
 
 type replayClient struct {
@@ -400,6 +405,26 @@ func (c *replayClient) DeleteLogs(ctx context.Context, in *DeleteLogsRequest, op
 	return out, nil
 }
 
+func (c *replayClient) SetQuota(ctx context.Context, in *SetQuotaRequest, opts ...grpc.CallOption) (*SetQuotaResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetQuotaResponse)
+	err := c.cc.Invoke(ctx, Replay_SetQuota_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *replayClient) Tenants(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*TenantsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TenantsResponse)
+	err := c.cc.Invoke(ctx, Replay_Tenants_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ReplayServer is the server API for Replay service.
 // All implementations must embed UnimplementedReplayServer
 // for forward compatibility.
@@ -437,6 +462,9 @@ type ReplayServer interface {
 	UpdatePriorities(context.Context, *UpdatePrioritiesRequest) (*CountResponse, error)
 	RemoveGroups(context.Context, *RemoveGroupsRequest) (*CountResponse, error)
 	DeleteLogs(context.Context, *DeleteLogsRequest) (*CountResponse, error)
+	// SetQuota is an operator's; Tenants tells a tenant of itself only.
+	SetQuota(context.Context, *SetQuotaRequest) (*SetQuotaResponse, error)
+	Tenants(context.Context, *Empty) (*TenantsResponse, error)
 	mustEmbedUnimplementedReplayServer()
 }
 
@@ -530,6 +558,12 @@ func (UnimplementedReplayServer) RemoveGroups(context.Context, *RemoveGroupsRequ
 }
 func (UnimplementedReplayServer) DeleteLogs(context.Context, *DeleteLogsRequest) (*CountResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DeleteLogs not implemented")
+}
+func (UnimplementedReplayServer) SetQuota(context.Context, *SetQuotaRequest) (*SetQuotaResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetQuota not implemented")
+}
+func (UnimplementedReplayServer) Tenants(context.Context, *Empty) (*TenantsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Tenants not implemented")
 }
 func (UnimplementedReplayServer) mustEmbedUnimplementedReplayServer() {}
 func (UnimplementedReplayServer) testEmbeddedByValue()                {}
@@ -1020,6 +1054,42 @@ func _Replay_DeleteLogs_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Replay_SetQuota_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetQuotaRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).SetQuota(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_SetQuota_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).SetQuota(ctx, req.(*SetQuotaRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Replay_Tenants_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(Empty)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).Tenants(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_Tenants_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).Tenants(ctx, req.(*Empty))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Replay_ServiceDesc is the grpc.ServiceDesc for Replay service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1122,6 +1192,14 @@ var Replay_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DeleteLogs",
 			Handler:    _Replay_DeleteLogs_Handler,
+		},
+		{
+			MethodName: "SetQuota",
+			Handler:    _Replay_SetQuota_Handler,
+		},
+		{
+			MethodName: "Tenants",
+			Handler:    _Replay_Tenants_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

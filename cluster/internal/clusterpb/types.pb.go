@@ -613,6 +613,7 @@ type RunSpec struct {
 	BaseDigest      string                 `protobuf:"bytes,8,opt,name=base_digest,json=baseDigest,proto3" json:"base_digest,omitempty"`
 	StartAdapter    string                 `protobuf:"bytes,9,opt,name=start_adapter,json=startAdapter,proto3" json:"start_adapter,omitempty"`
 	KeepCheckpoints uint32                 `protobuf:"varint,10,opt,name=keep_checkpoints,json=keepCheckpoints,proto3" json:"keep_checkpoints,omitempty"`
+	Tenant          string                 `protobuf:"bytes,11,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -715,6 +716,13 @@ func (x *RunSpec) GetKeepCheckpoints() uint32 {
 		return x.KeepCheckpoints
 	}
 	return 0
+}
+
+func (x *RunSpec) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
 }
 
 type LeasedGroup struct {
@@ -1983,7 +1991,7 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x04seed\x18\t \x01(\x04R\x04seed\x12\x18\n" +
 	"\aexpires\x18\n" +
 	" \x01(\x03R\aexpires\x12\x12\n" +
-	"\x04done\x18\v \x03(\rR\x04done\"\xd2\x02\n" +
+	"\x04done\x18\v \x03(\rR\x04done\"\xea\x02\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -1998,7 +2006,8 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"baseDigest\x12#\n" +
 	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\x12)\n" +
 	"\x10keep_checkpoints\x18\n" +
-	" \x01(\rR\x0fkeepCheckpoints\"\xca\x01\n" +
+	" \x01(\rR\x0fkeepCheckpoints\x12\x16\n" +
+	"\x06tenant\x18\v \x01(\tR\x06tenant\"\xca\x01\n" +
 	"\vLeasedGroup\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12,\n" +
