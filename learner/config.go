@@ -216,6 +216,7 @@ func (c Config) Validate() error {
 	default:
 		errs = append(errs, unknownAlgorithm(c.Algorithm, Algorithms()))
 	}
+	c.validateForeign(bad)
 	c.validateReference(bad)
 	finite("temperature", c.Temperature, 0, true, "use the rollouts' temperature, above 0: a greedy policy has no gradient")
 	finite("learning_rate", c.LearningRate, 0, false, "use a finite number >= 0, e.g. 1e-5")

@@ -46,5 +46,5 @@ func objectiveOf(c Config) objective {
 	case Reward:
 		return &rewardObjective{cfg: c.reward()}
 	}
-	return &sftObjective{kind: c.LossType}
+	return &sftObjective{kind: c.LossType, smoothing: c.LabelSmoothing}
 }

@@ -35,6 +35,9 @@ func (o *dpoObjective) pair(b *offBatch, k int) preference.Pair {
 	if o.reference() {
 		p.Chosen.Ref, p.Rejected.Ref = b.ref[k][:n], b.ref[k][n:]
 	}
+	if b.sumSq != nil {
+		p.Chosen.LogSumSq, p.Rejected.LogSumSq = b.sumSq[k][:n], b.sumSq[k][n:]
+	}
 	return p
 }
 

@@ -8,11 +8,13 @@ import (
 )
 
 // sftObjective is the weighted cross entropy of demonstrations, Σ w·NLL / Σ w
-// over the step. A row's weight multiplies those of its tokens.
+// over the step, with label smoothing where asked for. A row's weight multiplies
+// those of its tokens.
 type sftObjective struct {
-	kind  string
-	total float64
-	rows  []loss.SFTRow
+	kind      string
+	smoothing float64
+	total     float64
+	rows      []loss.SFTRow
 }
 
 func (o *sftObjective) sequences(e *data.Example) []sequence {
@@ -23,7 +25,7 @@ func (o *sftObjective) sequences(e *data.Example) []sequence {
 func (o *sftObjective) reference() bool { return false }
 func (o *sftObjective) whole() bool     { return false }
 func (o *sftObjective) done()           {}
-func (o *sftObjective) reset()          { *o = sftObjective{kind: o.kind} }
+func (o *sftObjective) reset()          { *o = sftObjective{kind: o.kind, smoothing: o.smoothing} }
 
 func (o *sftObjective) begin(_ context.Context, _ *offline, b *offBatch) error {
 	o.rows = make([]loss.SFTRow, len(b.rows))
@@ -43,12 +45,30 @@ func (o *sftObjective) loss(b *offBatch, part []int) (float64, error) {
 	for j, k := range part {
 		rows[j] = o.rows[k]
 	}
+	if o.smoothing > 0 {
+		return o.smoothed(b, part, rows)
+	}
 	res, err := loss.SFT(o.kind, rows, o.total)
 	if err != nil {
 		return 0, err
 	}
 	for j, k := range part {
 		b.dLogP[k] = res.DLogP[j]
+	}
+	return res.Loss, nil
+}
+
+func (o *sftObjective) smoothed(b *offBatch, part []int, rows []loss.SFTRow) (float64, error) {
+	mean := make([][]float64, len(part))
+	for j, k := range part {
+		mean[j] = b.mean[k]
+	}
+	res, err := loss.SmoothedSFT(o.smoothing, rows, mean, o.total)
+	if err != nil {
+		return 0, err
+	}
+	for j, k := range part {
+		b.dLogP[k], b.dMean[k] = res.DLogP[j], res.DMeanLogP[j]
 	}
 	return res.Loss, nil
 }

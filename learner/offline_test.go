@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/skein-rl/skein/learner/data"
+	"github.com/skein-rl/skein/learner/preference"
 	"github.com/skein-rl/skein/model"
 )
 
@@ -47,7 +48,7 @@ func offlineLearner(t testing.TB, c Config) *Learner {
 	t.Helper()
 	m, b := realBackend(t)
 	lc := model.LoRAConfig{Rank: 2, Alpha: 4, Targets: []string{"q_proj", "v_proj", "down_proj"}}
-	tr, err := b.NewTrainer(model.TrainerConfig{LoRA: lc, Value: c.Algorithm == Reward})
+	tr, err := b.NewTrainer(c.Trainer(lc, false))
 	require.NoError(t, err)
 	t.Cleanup(func() { tr.Close() })
 	a, err := model.NewAdapter(m.Config, lc, m.Digest, 7)
@@ -157,6 +158,12 @@ func TestOfflinePartition(t *testing.T) {
 	mixed := configs[DPO]
 	mixed.LossType, mixed.LossWeights = "sigmoid+bco_pair+sft", []float64{.8, .2, 1}
 	configs["mixture"] = mixed
+	smooth := configs[SFT]
+	smooth.LabelSmoothing = .2
+	configs["label smoothing"] = smooth
+	aligned := configs[DPO]
+	aligned.Weighting = preference.WeightingWPOAligned
+	configs["wpo aligned"] = aligned
 	for name, c := range configs {
 		set := offlineRows(c.Algorithm)
 		if name == "aot" {
@@ -236,7 +243,7 @@ func TestOfflineRefusesWhatItCannotTrain(t *testing.T) {
 	for field, change := range map[string]func(*Config){
 		"num_train_epochs": func(c *Config) { c.NumTrainEpochs = 0 }, "batch_tokens": func(c *Config) { c.BatchTokens = 0 },
 		"reference": func(c *Config) { c.Reference = "x" }, "loss_type": func(c *Config) { c.LossType = "sigmoid+nope" },
-		"weighting": func(c *Config) { c.Weighting = "wpo_aligned" }, "beta": func(c *Config) { c.Beta = 0 },
+		"weighting": func(c *Config) { c.Weighting = "wpo_alined" }, "beta": func(c *Config) { c.Beta = 0 },
 		"batch_size": func(c *Config) { c.BatchSize = -1 }, "eval_steps": func(c *Config) { c.EvalSteps = -1 },
 	} {
 		bad := c

@@ -22,7 +22,10 @@ type offBatch struct {
 	micros    []micro
 	logp, ref [][]float64
 	value     [][]float64 // one per sequence, where a value head is read
+	mean      [][]float64 // log-probability over the vocabulary; nil unless the loss needs it
+	sumSq     [][]float64 // log Σπ²; nil unless the loss needs it
 	dLogP     [][]float64
+	dMean     [][]float64
 	dValue    [][]float64
 
 	train   bool    // else an evaluation
@@ -36,6 +39,13 @@ func (r *offline) batch(set *data.Set, idx []int) *offBatch {
 	n := len(idx)
 	b.logp, b.ref, b.value = make([][]float64, n), make([][]float64, n), make([][]float64, n)
 	b.dLogP, b.dValue = make([][]float64, n), make([][]float64, n)
+	heads := r.l.cfg.Trainer(model.LoRAConfig{}, false)
+	if heads.MeanLogProb {
+		b.mean, b.dMean = make([][]float64, n), make([][]float64, n)
+	}
+	if heads.LogSumSq {
+		b.sumSq = make([][]float64, n)
+	}
 	rows := set.Rows()
 	for k, i := range idx {
 		e := &rows[i]
@@ -44,6 +54,11 @@ func (r *offline) batch(set *data.Set, idx []int) *offBatch {
 		b.logp[k] = make([]float64, trainedOf(seqs))
 		b.ref[k] = make([]float64, trainedOf(seqs))
 		b.value[k] = make([]float64, len(seqs))
+		for _, v := range [][][]float64{b.mean, b.sumSq} {
+			if v != nil {
+				v[k] = make([]float64, trainedOf(seqs))
+			}
+		}
 	}
 	b.micros = pack(b.seqs, all, r.l.cfg.TokenBudget)
 	return b
@@ -83,6 +98,12 @@ func (b *offBatch) everything() []int {
 // scatter brings a micro-batch's scores to its rows.
 func (b *offBatch) scatter(m micro, sc model.Scores) {
 	m.scatter(sc.LogProbs, func(k int) []float64 { return b.logp[k] })
+	if b.mean != nil {
+		m.scatter(sc.MeanLogProb, func(k int) []float64 { return b.mean[k] })
+	}
+	if b.sumSq != nil {
+		m.scatter(sc.LogSumSq, func(k int) []float64 { return b.sumSq[k] })
+	}
 	for _, x := range sc.Entropy {
 		b.entropy += float64(x)
 	}
@@ -95,6 +116,9 @@ func (b *offBatch) scatter(m micro, sc model.Scores) {
 func (b *offBatch) gather(m micro) (d model.Scores) {
 	if m.scores() > 0 {
 		d.LogProbs = m.gather(func(k int) []float64 { return b.dLogP[k] })
+		if b.dMean != nil {
+			d.MeanLogProb = m.gather(func(k int) []float64 { return b.dMean[k] })
+		}
 		return d
 	}
 	d.Values = make([]float32, len(m.spans))
@@ -133,7 +157,7 @@ func (r *offline) compute(ctx context.Context, b *offBatch, train bool) error {
 		l.tr.ZeroGrad()
 	}
 	take := func(m micro, sc model.Scores, err error) error {
-		if err := checkOffline(m, sc, err, l.cfg.Algorithm == Reward); err != nil {
+		if err := checkOffline(m, sc, err, l.cfg); err != nil {
 			return err
 		}
 		b.scatter(m, sc)
@@ -213,17 +237,20 @@ func (b *offBatch) spend(on *time.Duration) func() {
 }
 
 // checkOffline refuses a trainer's answer of the wrong length.
-func checkOffline(m micro, sc model.Scores, err error, values bool) error {
+func checkOffline(m micro, sc model.Scores, err error, c Config) error {
 	if err != nil {
 		return err
 	}
-	want := 0
-	if values {
-		want = len(m.spans)
+	n, values, tc := m.scores(), 0, c.Trainer(model.LoRAConfig{}, false)
+	if tc.Value {
+		values = len(m.spans)
 	}
-	if len(sc.LogProbs) != m.scores() || len(sc.Entropy) != m.scores() || len(sc.Values) != want {
+	if len(sc.LogProbs) != n || len(sc.Entropy) != n || len(sc.Values) != values {
 		return fmt.Errorf("trainer returned %d log-probabilities, %d entropies and %d values for %d trained tokens and %d values",
-			len(sc.LogProbs), len(sc.Entropy), len(sc.Values), m.scores(), want)
+			len(sc.LogProbs), len(sc.Entropy), len(sc.Values), n, values)
+	}
+	if tc.MeanLogProb && len(sc.MeanLogProb) != n || tc.LogSumSq && len(sc.LogSumSq) != n {
+		return fmt.Errorf("trainer returned %d mean log-probabilities and %d sums of squares for %d trained tokens; make it with Config.Trainer", len(sc.MeanLogProb), len(sc.LogSumSq), n)
 	}
 	return nil
 }
@@ -237,7 +264,7 @@ func (r *offline) logprobs(ctx context.Context, seqs [][]sequence, params []floa
 	}
 	for _, m := range pack(seqs, all, r.l.cfg.TokenBudget) {
 		sc, err := r.l.tr.Score(ctx, m.groups, 1, params)
-		if err := checkOffline(m, sc, err, false); err != nil {
+		if err := checkOffline(m, sc, err, r.l.cfg); err != nil {
 			return nil, err
 		}
 		m.scatter(sc.LogProbs, func(k int) []float64 { return out[k] })

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skein-rl/skein/learner/loss"
 	"github.com/skein-rl/skein/learner/preference"
+	"github.com/skein-rl/skein/model"
 )
 
 // Algorithms that train on rows of a data.Set.
@@ -48,7 +49,8 @@ type OfflineConfig struct {
 	// LossWeights has one weight per loss type of a dpo mixture, whose loss_type
 	// names several, joined by "+"; empty = 1 each.
 	LossWeights []float64 `yaml:"loss_weights,omitempty" json:"loss_weights,omitempty"`
-	// dpo: see preference.DPOConfig.
+	// dpo: see preference.DPOConfig. LabelSmoothing is sft's too: the share of the
+	// target's probability that is spread over the vocabulary, for nll alone.
 	LabelSmoothing       float64  `yaml:"label_smoothing" json:"label_smoothing"`
 	FDivergenceType      string   `yaml:"f_divergence_type" json:"f_divergence_type"`
 	FAlphaDivergenceCoef float64  `yaml:"f_alpha_divergence_coef" json:"f_alpha_divergence_coef"`
@@ -115,6 +117,30 @@ func DefaultConfigOf(algorithm string) Config {
 // DefaultSFTConfig is DefaultConfigOf(SFT).
 func DefaultSFTConfig() Config { return DefaultConfigOf(SFT) }
 
+// validateForeign refuses settings that the algorithm would not heed.
+func (c Config) validateForeign(bad func(string, ...any)) {
+	d := defaultOffline()
+	for _, s := range []struct {
+		field string
+		set   bool
+		of    []string
+	}{
+		{"label_smoothing", c.LabelSmoothing != 0, []string{SFT, DPO}},
+		{"loss_weights", len(c.LossWeights) > 0, []string{DPO}},
+		{"weighting", c.Weighting != "", []string{DPO}},
+		{"ld_alpha", c.LDAlpha != nil, []string{DPO}},
+		{"reference_free", c.ReferenceFree, []string{DPO}},
+		{"rpo_alpha", c.RPOAlpha != 0, []string{DPO}},
+		{"f_divergence_type", c.FDivergenceType != d.FDivergenceType, []string{DPO}},
+		{"density_ratio", c.DensityRatio, []string{BCO}},
+		{"center_rewards_coefficient", c.CenterRewardsCoefficient != 0, []string{Reward}},
+	} {
+		if s.set && !slices.Contains(s.of, c.Algorithm) {
+			bad("%s: only %s heeds it, not %s; leave it out", s.field, strings.Join(s.of, " and "), c.Algorithm)
+		}
+	}
+}
+
 func (c Config) validateOffline(atLeast func(string, int, int, string), bad func(string, ...any)) []error {
 	atLeast("num_train_epochs", c.NumTrainEpochs, 1, "use 1 or more")
 	atLeast("batch_tokens", c.BatchTokens, 1, "say how many tokens one optimizer step sees")
@@ -122,9 +148,6 @@ func (c Config) validateOffline(atLeast func(string, int, int, string), bad func
 	atLeast("eval_steps", c.EvalSteps, 0, "0 evaluates once an epoch")
 	atLeast("save_steps", c.SaveSteps, 0, "0 saves once an epoch")
 	atLeast("max_steps", c.MaxSteps, 0, "0 lets num_train_epochs decide")
-	if len(c.LossWeights) > 0 && c.Algorithm != DPO {
-		bad("loss_weights: only dpo mixes losses, not %s; leave it out", c.Algorithm)
-	}
 	only := func(name string) {
 		if c.LossType != name {
 			bad("loss_type: unknown %q for %s; its only one is %q", c.LossType, c.Algorithm, name)
@@ -136,11 +159,14 @@ func (c Config) validateOffline(atLeast func(string, int, int, string), bad func
 		if c.LossType != loss.NLL && c.LossType != loss.DFT {
 			bad("loss_type: unknown %q for sft; use %q or %q", c.LossType, loss.NLL, loss.DFT)
 		}
+		switch e := c.LabelSmoothing; {
+		case !(e >= 0 && e < 1):
+			bad("label_smoothing: %v is outside [0, 1); use e.g. 0.1, or 0 for none", e)
+		case e > 0 && c.LossType != loss.NLL:
+			bad("label_smoothing: %v, but loss_type %s has none; set 0 or loss_type: %s", e, c.LossType, loss.NLL)
+		}
 	case DPO:
 		err = c.dpo().Validate()
-		if c.Weighting == preference.WeightingWPOAligned {
-			bad("weighting: %q needs the whole distribution at every token, which trainers do not give; use %q", c.Weighting, preference.WeightingWPO)
-		}
 	case KTO:
 		err = c.kto().Validate()
 	case BCO:
@@ -154,6 +180,16 @@ func (c Config) validateOffline(atLeast func(string, int, int, string), bad func
 		return []error{err}
 	}
 	return nil
+}
+
+// Trainer is what the policy's trainer must be made with: the parameters given,
+// and what the algorithm reads of the model's heads.
+func (c Config) Trainer(lora model.LoRAConfig, full bool) model.TrainerConfig {
+	return model.TrainerConfig{
+		LoRA: lora, Full: full, Value: c.Algorithm == Reward,
+		MeanLogProb: c.Algorithm == SFT && c.LabelSmoothing > 0,
+		LogSumSq:    c.Algorithm == DPO && c.Weighting == preference.WeightingWPOAligned,
+	}
 }
 
 func (c Config) dpo() preference.DPOConfig {

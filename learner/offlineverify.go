@@ -113,7 +113,7 @@ func (r *VerifyReport) saved(path string, l *Learner, p OfflineParts) error {
 // rowsVerifier makes a learner of a checkpoint's shape at step 0; done closes its
 // trainer.
 func rowsVerifier(c *Checkpoint, newTrainer func(model.TrainerConfig) (model.Trainer, error)) (l *Learner, done func(), err error) {
-	tr, err := newTrainer(model.TrainerConfig{LoRA: c.LoRA, Full: c.Full, Value: c.Config.Algorithm == Reward})
+	tr, err := newTrainer(c.Config.Trainer(c.LoRA, c.Full))
 	if err != nil {
 		return nil, nil, fmt.Errorf("trainer: %w", err)
 	}

@@ -171,6 +171,10 @@ type TrainerConfig struct {
 	// "score.weight" (that of HF's sequence classifiers, without bias): a critic
 	// (PPO) or a reward model.
 	Value bool
+	// MeanLogProb and LogSumSq ask for further numbers of every trained token's
+	// distribution (Scores). Each reads the token's logits once more; what is not
+	// asked for costs nothing.
+	MeanLogProb, LogSumSq bool
 }
 
 // Sequence is one member of a prefix group: the tokens after the prompt, and
@@ -195,11 +199,16 @@ type PrefixGroup struct {
 }
 
 // Scores holds, for every trained token of every member of every group in
-// order, the logprob under softmax(logits/temperature) and the entropy of that
-// distribution.
+// order, the logprob under π = softmax(logits/temperature) and the entropy of
+// that distribution.
 type Scores struct {
 	LogProbs []float32
 	Entropy  []float32
+	// MeanLogProb is the mean of log π over the vocabulary (label smoothing),
+	// LogSumSq is log Σ π² (the log of the probability that π expects of its own
+	// draw). One a trained token, nil unless TrainerConfig asks for them. LogSumSq
+	// is not differentiated: Backward refuses a derivative of it.
+	MeanLogProb, LogSumSq []float32
 	// Values are the value head's outputs, one per marked token of every member
 	// in order; nil without a value head.
 	Values []float32

@@ -1,6 +1,9 @@
 package model
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // ScoreWeight is the value head's name in a trainer's layout.
 const ScoreWeight = "score.weight"
@@ -39,6 +42,18 @@ func (t TrainerConfig) CheckMarks(g PrefixGroup) error {
 	return nil
 }
 
+// CheckDerivatives refuses derivatives that a trainer of this configuration does
+// not take back; their lengths are for the backend.
+func (t TrainerConfig) CheckDerivatives(d Scores) error {
+	switch {
+	case d.LogSumSq != nil:
+		return errors.New("a derivative of LogSumSq, which is not differentiated: leave it nil")
+	case d.MeanLogProb != nil && !t.MeanLogProb:
+		return errors.New("a derivative of MeanLogProb, which the trainer does not compute: make it with TrainerConfig.MeanLogProb")
+	}
+	return nil
+}
+
 // WithScore gives the adapter a value head of zeros: every value is 0 until it
 // is trained (HF draws from N(0, 0.02) instead), in a copy.
 func (a *Adapter) WithScore(c Config) *Adapter {
@@ -60,7 +75,7 @@ func AdapterOf(c Config, lora LoRAConfig, baseDigest string, flat []float32, val
 		return nil, err
 	}
 	if len(flat) != layout.Size() {
-		return nil, fmt.Errorf("%w: %d numbers, the layout of rank %d on %v with value head %v has %d", ErrAdapter, len(flat), lora.Rank, lora.Targets, value, layout.Size())
+		return nil, fmt.Errorf("%w: %d numbers, the layout of %v with value head %v has %d", ErrAdapter, len(flat), lora, value, layout.Size())
 	}
 	a := &Adapter{LoRA: lora, BaseDigest: baseDigest, Params: append([]float32(nil), flat...)}
 	if value {

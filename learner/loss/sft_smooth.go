@@ -18,10 +18,8 @@ type SmoothedSFTResult struct {
 //
 //	L = Σ w [(1-ε)(-log p) + ε(-m)] / Σ w,  m = mean over the vocabulary of log p
 //
-// mean has m of every token of every row. It cannot be had from the target's
-// log-probability: a trainer whose head gives only that (model.Trainer today:
-// log-probability and entropy, ADR 3) cannot train with label smoothing, since
-// both m and its derivative concern all logits.
+// mean has m of every token of every row. Both m and its derivative concern all
+// logits, so the trainer's head computes them (model.TrainerConfig.MeanLogProb).
 func SmoothedSFT(epsilon float64, rows []SFTRow, mean [][]float64, total float64) (SmoothedSFTResult, error) {
 	if !(epsilon >= 0 && epsilon < 1) {
 		return SmoothedSFTResult{}, fmt.Errorf("label_smoothing: %v is outside [0, 1); use e.g. 0.1, or 0 for none", epsilon)

@@ -3,6 +3,7 @@ package gobackend
 import (
 	"math"
 
+	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/model/internal/f32"
 )
 
@@ -17,6 +18,7 @@ type headState struct {
 	x, hn, inv  []float32 // [S, H] residual and normed rows, [S] reciprocal RMS
 	logits      []float32 // [headRows, V]
 	logp, ent   []float32 // [S]
+	mean, sumSq []float32 // [S], nil unless asked for: mean of log p, log Σ p²
 	dhn         []float32 // [S, H]
 	panels      []float32 // a block of the head as B operand [headVocab, H]
 }
@@ -33,9 +35,16 @@ func (n *net) logits(ex *exec, z, hn []float32, rows int) {
 
 // forwardHead scores the batch: z = logits/T, logp = z_target - logsumexp(z),
 // entropy = logsumexp(z) - sum softmax(z) z.
-func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, s *headState) {
+// What tc asks for besides is computed too.
+func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, tc model.TrainerConfig, s *headState) {
 	rows := len(b.rows)
 	s.temperature = temperature
+	if tc.MeanLogProb {
+		s.mean = resize(s.mean, rows)
+	}
+	if tc.LogSumSq {
+		s.sumSq = resize(s.sumSq, rows)
+	}
 	s.x, s.hn, s.inv = resize(s.x, rows*n.hidden), resize(s.hn, rows*n.hidden), resize(s.inv, rows)
 	s.logp, s.ent = resize(s.logp, rows), resize(s.ent, rows)
 	for i, r := range b.rows {
@@ -47,7 +56,14 @@ func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, 
 		m := min(headRows, rows-lo)
 		n.logits(ex, s.logits, s.hn[lo*n.hidden:], m)
 		ex.pool.For(m, func(i int) {
-			s.logp[lo+i], s.ent[lo+i] = scoreRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), temperature)
+			z := s.logits[i*n.vocab : (i+1)*n.vocab]
+			s.logp[lo+i], s.ent[lo+i] = scoreRow(z, int(b.target[lo+i]), temperature)
+			if tc.MeanLogProb {
+				s.mean[lo+i] = meanRow(z, int(b.target[lo+i]), temperature, s.logp[lo+i])
+			}
+			if tc.LogSumSq {
+				s.sumSq[lo+i] = sumSqRow(z, temperature)
+			}
 		})
 	}
 }
@@ -74,13 +90,47 @@ func scoreRow(z []float32, target int, temperature float64) (logp, entropy float
 	return float32((zt-top)*inv - log), float32(log - weighted*inv/sum)
 }
 
-// backwardHead computes dhn from the coefficients of logp and entropy, and in
-// full training the head's gradient. With p = softmax(z), z = logits/T:
+// meanRow is the mean of log p over the vocabulary, given the target's log p.
+func meanRow(z []float32, target int, temperature float64, logp float32) float32 {
+	var sum float64
+	zt := float64(z[target])
+	for _, v := range z {
+		sum += float64(v) - zt
+	}
+	return float32(float64(logp) + sum/float64(len(z))/temperature)
+}
+
+// sumSqRow is log Σ p² = log Σ exp(2z) - 2 log Σ exp(z).
+func sumSqRow(z []float32, temperature float64) float32 {
+	inv := float32(1 / temperature)
+	top := f32.Max(z)
+	var terms [256]float32
+	var sum, squares float64
+	for lo := 0; lo < len(z); lo += len(terms) {
+		e := terms[:copy(terms[:], z[lo:])]
+		f32.Exp(e, inv, -top*inv)
+		for _, v := range e {
+			sum += float64(v)
+			squares += float64(v) * float64(v)
+		}
+	}
+	return float32(math.Log(squares) - 2*math.Log(sum))
+}
+
+// backwardHead computes dhn from the coefficients of logp, entropy and mean logp
+// (nil: zero), and in full training the head's gradient. With p = softmax(z),
+// z = logits/T:
 //
-//	dlogits = (dlogp (onehot - p) - dent p (log p + entropy)) / T
+//	dlogits = (dlogp (onehot - p) - dent p (log p + entropy) + dmean (1/V - p)) / T
 //
 // times the slope of the soft cap, if any.
-func (n *net) backwardHead(ex *exec, b *batch, s *headState, dlogp, dent []float32, dHead []float32) {
+func (n *net) backwardHead(ex *exec, b *batch, s *headState, d model.Scores, dHead []float32) {
+	at := func(v []float32, i int) float32 {
+		if v == nil {
+			return 0
+		}
+		return v[i]
+	}
 	rows := len(b.rows)
 	s.dhn = resize(s.dhn, rows*n.hidden)
 	s.panels = resize(s.panels, f32.PackedLen(min(n.vocab, headVocab), n.hidden))
@@ -88,11 +138,8 @@ func (n *net) backwardHead(ex *exec, b *batch, s *headState, dlogp, dent []float
 		m := min(headRows, rows-lo)
 		n.logits(ex, s.logits, s.hn[lo*n.hidden:], m)
 		ex.pool.For(m, func(i int) {
-			var de float32
-			if dent != nil {
-				de = dent[lo+i]
-			}
-			gradRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), s.temperature, n.logitCap, s.ent[lo+i], dlogp[lo+i], de)
+			gradRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), s.temperature, n.logitCap, s.ent[lo+i],
+				at(d.LogProbs, lo+i), at(d.Entropy, lo+i), at(d.MeanLogProb, lo+i))
 		})
 		for v := 0; v < n.vocab; v += headVocab {
 			k := min(headVocab, n.vocab-v)
@@ -108,13 +155,15 @@ func (n *net) backwardHead(ex *exec, b *batch, s *headState, dlogp, dent []float
 
 // gradRow replaces logits by the gradient with respect to them, before the soft
 // cap (0 = none).
-func gradRow(z []float32, target int, temperature float64, limit, entropy, dlogp, dent float32) {
-	if dlogp == 0 && dent == 0 {
+func gradRow(z []float32, target int, temperature float64, limit, entropy, dlogp, dent, dmean float32) {
+	if dlogp == 0 && dent == 0 && dmean == 0 {
 		clear(z)
 		return
 	}
 	inv := float32(1 / temperature)
-	hot := inv * dlogp // the one-hot part
+	hot := inv * dlogp                    // the one-hot part
+	flat := inv * dmean / float32(len(z)) // the uniform part
+	dlogp += dmean
 	if limit > 0 {
 		hot *= softcapSlope(z[target], limit)
 	}
@@ -134,7 +183,7 @@ func gradRow(z []float32, target int, temperature float64, limit, entropy, dlogp
 		f32.Exp(p, inv, -lse)
 		for i, v := range p {
 			logp := block[i]*inv - lse
-			g := -inv * v * (dlogp + dent*(logp+entropy))
+			g := flat - inv*v*(dlogp+dent*(logp+entropy))
 			if limit > 0 {
 				g *= softcapSlope(block[i], limit)
 			}

@@ -147,14 +147,14 @@ func (t *trainer) Score(ctx context.Context, groups []model.PrefixGroup, tempera
 	if err != nil {
 		return fail(err)
 	}
-	n.forwardHead(&t.bs.exec, b, x, temperature, &head)
+	n.forwardHead(&t.bs.exec, b, x, temperature, t.cfg, &head)
 	if err := checkScores(b, &head, nil); err != nil {
 		return fail(err)
 	}
 	if err := n.forwardValues(&t.bs.exec, b, x, value, &values); err != nil {
 		return fail(err)
 	}
-	return model.Scores{LogProbs: head.logp, Entropy: head.ent, Values: values.values}, nil
+	return model.Scores{LogProbs: head.logp, Entropy: head.ent, MeanLogProb: head.mean, LogSumSq: head.sumSq, Values: values.values}, nil
 }
 
 // Forward implements model.Trainer.
@@ -188,7 +188,7 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 	if err != nil {
 		return fail(err)
 	}
-	t.net.forwardHead(&t.bs.exec, b, x, temperature, &t.head)
+	t.net.forwardHead(&t.bs.exec, b, x, temperature, t.cfg, &t.head)
 	if err := checkScores(b, &t.head, t.kept); err != nil {
 		return fail(err)
 	}
@@ -196,7 +196,8 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 		return fail(err)
 	}
 	t.batch = b
-	return model.Scores{LogProbs: slices.Clone(t.head.logp), Entropy: slices.Clone(t.head.ent), Values: slices.Clone(t.values.values)}, nil
+	return model.Scores{LogProbs: slices.Clone(t.head.logp), Entropy: slices.Clone(t.head.ent),
+		MeanLogProb: slices.Clone(t.head.mean), LogSumSq: slices.Clone(t.head.sumSq), Values: slices.Clone(t.values.values)}, nil
 }
 
 func (t *trainer) prepare(groups []model.PrefixGroup, temperature float64) (*batch, error) {
@@ -227,11 +228,15 @@ func (t *trainer) checkGradients(d model.Scores) error {
 	case b == nil:
 		return errors.New("no forward pass to differentiate: call Forward first (SetParams drops it)")
 	}
+	if err := t.cfg.CheckDerivatives(d); err != nil {
+		return err
+	}
 	for _, x := range []struct {
 		name, short, of string
 		d               []float32
 		want            int
-	}{{"LogProb", "logprob", "scored token", d.LogProbs, len(b.rows)}, {"Entropy", "entropy", "scored token", d.Entropy, len(b.rows)}, {"Value", "value", "valued token", d.Values, len(b.valued)}} {
+	}{{"LogProb", "logprob", "scored token", d.LogProbs, len(b.rows)}, {"Entropy", "entropy", "scored token", d.Entropy, len(b.rows)},
+		{"MeanLogProb", "mean logprob", "scored token", d.MeanLogProb, len(b.rows)}, {"Value", "value", "valued token", d.Values, len(b.valued)}} {
 		if x.d != nil && len(x.d) != x.want {
 			return fmt.Errorf("%d %s gradients for %d %ss", len(x.d), x.short, x.want, x.of)
 		}
@@ -247,7 +252,8 @@ func (t *trainer) backward(ctx context.Context, d model.Scores) error {
 		return err
 	}
 	b := t.batch
-	if len(d.LogProbs)+len(d.Entropy)+len(d.Values) == 0 {
+	scored := len(d.LogProbs) + len(d.Entropy) + len(d.MeanLogProb)
+	if scored+len(d.Values) == 0 {
 		return nil
 	}
 	n, bs, rows := t.net, &t.bs, len(b.tokens)
@@ -256,12 +262,8 @@ func (t *trainer) backward(ctx context.Context, d model.Scores) error {
 		dHead, dNorm = t.grads.full.head, t.grads.full.norm
 	}
 	bs.dx = zeroed(bs.dx, rows*n.hidden)
-	if len(d.LogProbs)+len(d.Entropy) > 0 {
-		dLogProbs := d.LogProbs
-		if dLogProbs == nil {
-			dLogProbs = make([]float32, len(b.rows))
-		}
-		n.backwardHead(&bs.exec, b, &t.head, dLogProbs, d.Entropy, dHead)
+	if scored > 0 {
+		n.backwardHead(&bs.exec, b, &t.head, d, dHead)
 		// Through the final norm, on scored rows, then back to their places: the
 		// last prompt row may predict the first token of several members.
 		dx := make([]float32, len(b.rows)*n.hidden)

@@ -31,6 +31,9 @@ type headNet struct {
 	hit           value // [M,V] i1: the target's column
 }
 
+// headKind is what a head program gives beside logprobs and entropies.
+type headKind struct{ mean, sumSq bool }
+
 // newHead declares h [M, hidden] f32, norm, head, target [M] i32 and inv f32
 // (1/temperature), and computes logprobs and entropies.
 func newHead(em *emitter, s shape, elem string, m int) (*headNet, value) {
@@ -57,17 +60,39 @@ func newHead(em *emitter, s shape, elem string, m int) (*headNet, value) {
 	return n, head
 }
 
-// emitHead gives logp [M] and entropy [M].
-func emitHead(em *emitter, s shape, elem string, m int) []value {
-	n, _ := newHead(em, s, elem, m)
-	return []value{n.logp, n.entropy}
+// emitHead gives logp [M] and entropy [M], then what kind names: the mean of
+// log p over the vocabulary [M], log Σp² [M].
+func emitHead(kind headKind) func(*emitter, shape, string, int) []value {
+	return func(em *emitter, s shape, elem string, m int) []value {
+		n, _ := newHead(em, s, elem, m)
+		out := []value{n.logp, n.entropy}
+		if kind.mean {
+			y := em.choose(n.columns(), n.y, em.constant("f32", 0, n.y.dims...))
+			out = append(out, em.sub(em.scale(n.over(y, "add"), 1/float64(s.vocab)), n.logSum))
+		}
+		if kind.sumSq {
+			squares := em.unary("log", n.over(em.mul(n.e, n.e), "add"))
+			out = append(out, em.sub(squares, em.scale(n.logSum, 2)))
+		}
+		return out
+	}
+}
+
+// columns marks the vocabulary's columns.
+func (n *headNet) columns() value {
+	return n.compare("LT", n.iota("i32", 1, n.y.dims...), n.constant("i32", float64(n.vocab), n.y.dims...))
 }
 
 // emitHeadBack gives the gradient of h [M, hidden] for the loss gradients a [M]
-// of the logprobs and b [M] of the entropies (two more arguments). With
-// p = softmax(y): d logp/dy_j = 1[j=target] - p_j and
-// dH/dy_j = -p_j (log p_j + H).
-func emitHeadBack(em *emitter, s shape, elem string, m int) []value {
+// of the logprobs and b [M] of the entropies (two more arguments) and with mean
+// c [M] of the means of log p (one more). With p = softmax(y):
+// d logp/dy_j = 1[j=target] - p_j, dH/dy_j = -p_j (log p_j + H), and
+// d mean/dy_j = 1/V - p_j.
+func emitHeadBack(mean bool) func(*emitter, shape, string, int) []value {
+	return func(em *emitter, s shape, elem string, m int) []value { return headBack(em, s, elem, m, mean) }
+}
+
+func headBack(em *emitter, s shape, elem string, m int, mean bool) []value {
 	n, head := newHead(em, s, elem, m)
 	a, b := em.arg("dlogp", "f32", m), em.arg("dentropy", "f32", m)
 	v := paddedVocab(s.vocab)
@@ -75,6 +100,10 @@ func emitHeadBack(em *emitter, s shape, elem string, m int) []value {
 	p := em.div(n.e, n.spread(n.sum, v))
 	q := em.mul(p, em.add(n.spread(a, v), em.mul(n.spread(b, v), em.add(logp, n.spread(n.entropy, v)))))
 	dy := em.sub(em.choose(n.hit, n.spread(a, v), em.constant("f32", 0, m, v)), q)
+	if mean {
+		c := n.spread(em.arg("dmean", "f32", m), v)
+		dy = em.add(dy, em.mul(c, em.sub(em.constant("f32", 1/float64(s.vocab), m, v), p)))
+	}
 	invT := em.args[4]
 	dlogits := em.mul(dy, em.broadcast(invT, nil, m, v))
 	if v > s.vocab {

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 
 	"github.com/gomlx/go-xla/pkg/pjrt"
 	"github.com/skein-rl/skein/model"
@@ -21,7 +23,7 @@ type trainer struct {
 	b      *backend
 	cfg    model.TrainerConfig
 	layout model.Layout
-	lora   loraShape
+	lora   loraShapes
 	lanes  []*lane
 	grad   []float32
 
@@ -54,7 +56,7 @@ func (b *backend) NewTrainer(cfg model.TrainerConfig) (model.Trainer, error) {
 	if cfg.Full {
 		return nil, errors.New("xla: full fine-tuning is not available on this backend: set a LoRA adapter, or use the go backend")
 	}
-	lora, err := b.shape.loraShapeOf(b.model.Config, cfg.LoRA)
+	lora, err := b.shape.loraShapes(b.model.Config, cfg.LoRA)
 	if err != nil {
 		return nil, err
 	}
@@ -67,11 +69,16 @@ func (b *backend) NewTrainer(cfg model.TrainerConfig) (model.Trainer, error) {
 	}
 	t := &trainer{b: b, cfg: cfg, layout: l, lora: lora, grad: make([]float32, l.Size())}
 	for _, d := range b.devs {
-		z, err := d.putF32(make([]float32, lora.size), lora.size)
-		if err != nil {
-			return nil, errors.Join(err, t.Close())
+		lane := &lane{t: t, dev: d, zeros: map[int]*pjrt.Buffer{}}
+		t.lanes = append(t.lanes, lane)
+		for _, s := range lora {
+			if lane.zeros[s.size] != nil {
+				continue
+			}
+			if lane.zeros[s.size], err = d.putF32(make([]float32, s.size), s.size); err != nil {
+				return nil, errors.Join(err, t.Close())
+			}
 		}
-		t.lanes = append(t.lanes, &lane{t: t, dev: d, zeros: z})
 	}
 	if err := t.SetParams(make([]float32, l.Size())); err != nil {
 		return nil, errors.Join(err, t.Close())
@@ -150,6 +157,8 @@ func joined(parts []model.Scores) (out model.Scores) {
 	for _, s := range parts {
 		out.LogProbs = append(out.LogProbs, s.LogProbs...)
 		out.Entropy = append(out.Entropy, s.Entropy...)
+		out.MeanLogProb = append(out.MeanLogProb, s.MeanLogProb...)
+		out.LogSumSq = append(out.LogSumSq, s.LogSumSq...)
 		out.Values = append(out.Values, s.Values...)
 	}
 	return out
@@ -245,7 +254,7 @@ func (l *lane) forward(ctx context.Context, g groupBatch, params []*pjrt.Buffer,
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		layer, err := t.layerForward(g.layout, t.b.shape.kinds[i])
+		layer, err := t.layerForward(g.layout, i)
 		if err != nil {
 			return nil, err
 		}
@@ -294,7 +303,7 @@ func (t *trainer) Close() error {
 	t.drop()
 	for _, l := range t.lanes {
 		l.params.free()
-		free(l.zeros)
+		free(slices.Collect(maps.Values(l.zeros))...)
 	}
 	t.b.release()
 	return nil

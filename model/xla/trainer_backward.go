@@ -20,11 +20,15 @@ func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
 	if !t.ready {
 		return errors.New("xla: Backward without a Forward since the last SetParams")
 	}
+	if err := t.cfg.CheckDerivatives(d); err != nil {
+		return fmt.Errorf("xla: %w", err)
+	}
 	for _, x := range []struct {
 		name, of string
 		d        *[]float32
 		want     int
-	}{{"logprob", "scored", &d.LogProbs, t.scored}, {"entropy", "scored", &d.Entropy, t.scored}, {"value", "valued", &d.Values, t.valued}} {
+	}{{"logprob", "scored", &d.LogProbs, t.scored}, {"entropy", "scored", &d.Entropy, t.scored},
+		{"mean logprob", "scored", &d.MeanLogProb, t.scored}, {"value", "valued", &d.Values, t.valued}} {
 		if *x.d == nil {
 			*x.d = make([]float32, x.want)
 		}
@@ -39,8 +43,8 @@ func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
 	}
 	for i, p := range t.passes {
 		n, v := len(p.scored), len(p.valued)
-		parts[i] = model.Scores{LogProbs: d.LogProbs[:n], Entropy: d.Entropy[:n], Values: d.Values[:v]}
-		d.LogProbs, d.Entropy, d.Values = d.LogProbs[n:], d.Entropy[n:], d.Values[v:]
+		parts[i] = model.Scores{LogProbs: d.LogProbs[:n], Entropy: d.Entropy[:n], MeanLogProb: d.MeanLogProb[:n], Values: d.Values[:v]}
+		d.LogProbs, d.Entropy, d.MeanLogProb, d.Values = d.LogProbs[n:], d.Entropy[n:], d.MeanLogProb[n:], d.Values[v:]
 	}
 	close(turn[0])
 	sum := slices.Clone(t.grad)
@@ -69,7 +73,7 @@ func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
 // gradient is one batch's, in the trainer's layout; nil when its derivatives are
 // all zero.
 func (l *lane) gradient(ctx context.Context, p *pass, d model.Scores) ([]float32, error) {
-	if allZero(d.LogProbs) && allZero(d.Entropy) && allZero(d.Values) {
+	if allZero(d.LogProbs) && allZero(d.Entropy) && allZero(d.MeanLogProb) && allZero(d.Values) {
 		return nil, nil
 	}
 	t := l.t
@@ -80,8 +84,8 @@ func (l *lane) gradient(ctx context.Context, p *pass, d model.Scores) ([]float32
 		return nil, err
 	}
 	out := make([]float32, 0, t.layout.Size())
-	for _, b := range layers {
-		g, err := get[float32](b, t.lora.size)
+	for i, b := range layers {
+		g, err := get[float32](b, t.lora[i].size)
 		if err != nil {
 			return nil, err
 		}
@@ -133,14 +137,15 @@ func (l *lane) backward(ctx context.Context, p *pass, g model.Scores, grads []*p
 		return err
 	}
 	defer done()
+	by := [][]float32{g.LogProbs, g.Entropy}
+	if t.cfg.MeanLogProb {
+		by = append(by, g.MeanLogProb)
+	}
 	err = l.chunks(ctx, p.scored, func(c chunk) error {
-		ca, cb := make([]float32, c.size), make([]float32, c.size)
-		copy(ca, g.LogProbs[c.lo:c.hi])
-		copy(cb, g.Entropy[c.lo:c.hi])
-		if allZero(ca) && allZero(cb) {
+		if !slices.ContainsFunc(by, func(d []float32) bool { return !allZero(d[c.lo:c.hi]) }) {
 			return nil
 		}
-		program, err := t.head("head backward", c.size, emitHeadBack)
+		program, err := t.head(fmt.Sprintf("head backward mean=%v", t.cfg.MeanLogProb), c.size, emitHeadBack(t.cfg.MeanLogProb))
 		if err != nil {
 			return err
 		}
@@ -149,7 +154,9 @@ func (l *lane) backward(ctx context.Context, p *pass, g model.Scores, grads []*p
 		if err != nil {
 			return err
 		}
-		for _, x := range [][]float32{ca, cb} {
+		for _, d := range by {
+			x := make([]float32, c.size)
+			copy(x, d[c.lo:c.hi])
 			buf, err := dev.putF32(x, c.size)
 			if err != nil {
 				return err
@@ -170,7 +177,7 @@ func (l *lane) backward(ctx context.Context, p *pass, g model.Scores, grads []*p
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		layer, err := t.layerBackward(p.layout, t.b.shape.kinds[i])
+		layer, err := t.layerBackward(p.layout, i)
 		if err != nil {
 			return err
 		}

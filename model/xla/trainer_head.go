@@ -77,7 +77,8 @@ func (l *lane) headArgs(p *pass, c chunk, head []*pjrt.Buffer, inv float32) (arg
 	return nil, nil, err
 }
 
-// score appends a pass's logprobs and entropies.
+// score appends a pass's logprobs and entropies, and what the trainer is asked
+// for besides.
 func (l *lane) score(ctx context.Context, p *pass, inv float32, out *model.Scores) error {
 	if len(p.scored) == 0 {
 		return nil
@@ -87,8 +88,16 @@ func (l *lane) score(ctx context.Context, p *pass, inv float32, out *model.Score
 		return err
 	}
 	defer done()
+	kind := l.t.headKind()
+	into := []*[]float32{&out.LogProbs, &out.Entropy}
+	if kind.mean {
+		into = append(into, &out.MeanLogProb)
+	}
+	if kind.sumSq {
+		into = append(into, &out.LogSumSq)
+	}
 	return l.chunks(ctx, p.scored, func(c chunk) error {
-		program, err := l.t.head("head", c.size, emitHead)
+		program, err := l.t.head(fmt.Sprintf("head %+v", kind), c.size, emitHead(kind))
 		if err != nil {
 			return err
 		}
@@ -102,21 +111,19 @@ func (l *lane) score(ctx context.Context, p *pass, inv float32, out *model.Score
 			return err
 		}
 		defer free(res...)
-		logp, err := get[float32](res[0], c.size)
-		if err != nil {
-			return err
+		for k, to := range into {
+			x, err := get[float32](res[k], c.size)
+			if err != nil {
+				return err
+			}
+			*to = append(*to, x[:c.hi-c.lo]...)
 		}
-		entropy, err := get[float32](res[1], c.size)
-		if err != nil {
-			return err
-		}
-		for i, x := range logp[:c.hi-c.lo] {
+		n := len(out.LogProbs) - (c.hi - c.lo)
+		for i, x := range out.LogProbs[n:] {
 			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
 				return fmt.Errorf("xla: the logprob of token %d is %v: check the parameters for NaN or overflow", p.target[c.lo+i], x)
 			}
 		}
-		out.LogProbs = append(out.LogProbs, logp[:c.hi-c.lo]...)
-		out.Entropy = append(out.Entropy, entropy[:c.hi-c.lo]...)
 		return nil
 	})
 }

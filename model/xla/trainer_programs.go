@@ -25,24 +25,31 @@ func (t *trainer) embed(l layout) (*program, error) {
 
 // layerInputs declares what layers read besides x: prompt [1] i32, the LoRA
 // vector, cosines and sines if the kind has positions, weights.
-func (t *trainer) layerInputs(e *emitter, l layout, k layerKind) (y *layer, r rotary, prompt value) {
+func (t *trainer) layerInputs(e *emitter, l layout, i int) (y *layer, r rotary, prompt value) {
 	n := &net{emitter: e, s: t.b.shape, elem: t.b.dev.elem}
+	k, lora := n.s.kinds[i], t.lora[i]
 	prompt = e.arg("prompt", "i32", 1)
-	flat := e.arg("lora", "f32", t.lora.size)
+	flat := e.arg("lora", "f32", lora.size)
 	if k.rope >= 0 {
 		half := len(n.s.ropes[k.rope].Inv)
 		r = rotary{e.arg("cos", "f32", l.rows(), half), e.arg("sin", "f32", l.rows(), half)}
 	}
 	y = n.newLayer(k, "")
-	y.lora = e.slicedLoRA(flat, t.lora, n.elem)
+	y.lora = e.slicedLoRA(flat, lora, n.elem)
 	return y, r, prompt
 }
 
-// layerForward: x, layer inputs -> x.
-func (t *trainer) layerForward(l layout, k layerKind) (*program, error) {
-	return t.b.stablehlo(fmt.Sprintf("layer forward %v %+v %v", l, k, t.lora), func(e *emitter) []value {
+// layerKey names a program of layer i: layers that differ in nothing but numbers
+// share it.
+func (t *trainer) layerKey(which string, l layout, i int) string {
+	return fmt.Sprintf("layer %s %v %+v %v", which, l, t.b.shape.kinds[i], t.lora[i])
+}
+
+// layerForward: x, layer i's inputs -> x.
+func (t *trainer) layerForward(l layout, i int) (*program, error) {
+	return t.b.stablehlo(t.layerKey("forward", l, i), func(e *emitter) []value {
 		x := e.arg("x", "f32", l.rows(), t.b.shape.hidden)
-		y, r, prompt := t.layerInputs(e, l, k)
+		y, r, prompt := t.layerInputs(e, l, i)
 		return []value{y.forward(x, r, func(q, k, v value) value {
 			o, _ := y.attend(l, q, k, v, prompt)
 			return o
@@ -50,12 +57,12 @@ func (t *trainer) layerForward(l layout, k layerKind) (*program, error) {
 	})
 }
 
-// layerBackward: x, d, layer inputs -> dx, the LoRA vector's gradient.
-func (t *trainer) layerBackward(l layout, k layerKind) (*program, error) {
-	return t.b.stablehlo(fmt.Sprintf("layer backward %v %+v %v", l, k, t.lora), func(e *emitter) []value {
+// layerBackward: x, d, layer i's inputs -> dx, the LoRA vector's gradient.
+func (t *trainer) layerBackward(l layout, i int) (*program, error) {
+	return t.b.stablehlo(t.layerKey("backward", l, i), func(e *emitter) []value {
 		x, d := e.arg("x", "f32", l.rows(), t.b.shape.hidden), e.arg("d", "f32", l.rows(), t.b.shape.hidden)
-		y, r, prompt := t.layerInputs(e, l, k)
-		dx, flat := y.backward(x, d, r, prompt, l, t.lora)
+		y, r, prompt := t.layerInputs(e, l, i)
+		dx, flat := y.backward(x, d, r, prompt, l, t.lora[i])
 		return []value{dx, flat}
 	})
 }
@@ -74,6 +81,11 @@ func (t *trainer) scatter(n, m int) (*program, error) {
 	return t.b.stablehlo(fmt.Sprintf("scatter %d of %d rows", m, n), func(e *emitter) []value {
 		return []value{e.addRows(e.arg("dx", "f32", n, h), e.arg("rows", "i32", m), e.arg("d", "f32", m, h))}
 	})
+}
+
+// headKind is what the trainer's configuration asks of the head.
+func (t *trainer) headKind() headKind {
+	return headKind{mean: t.cfg.MeanLogProb, sumSq: t.cfg.LogSumSq}
 }
 
 // head returns a head program of a chunk size.
