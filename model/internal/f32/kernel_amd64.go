@@ -182,3 +182,22 @@ func normKernel(y, x []float32, r float32, w []float32) {
 		normPortable(y, x, r, w)
 	}
 }
+
+// transposeKernel transposes a square of 32 by 32 numbers; false when there is no
+// kernel for it.
+func transposeKernel(f Form, dst *float32, src unsafe.Pointer) bool {
+	if active != avx512 {
+		return false
+	}
+	switch f {
+	case Full:
+		transpose512full(dst, src)
+	case BF16:
+		transpose512bf16(dst, src)
+	case F16:
+		transpose512f16(dst, src)
+	default:
+		return false
+	}
+	return true
+}

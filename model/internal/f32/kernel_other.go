@@ -28,3 +28,5 @@ func offsetKernel(dst, src []float32, by float32) { offsetPortable(dst, src, by)
 func dotKernel(acc *[16]float32, x, y []float32) { dotPortable(acc, x, y) }
 
 func normKernel(y, x []float32, r float32, w []float32) { normPortable(y, x, r, w) }
+
+func transposeKernel(Form, *float32, unsafe.Pointer) bool { return false }

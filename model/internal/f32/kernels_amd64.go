@@ -197,6 +197,15 @@ func gemm512q411(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *fl
 func gemm512q412(a *float32, rs, cs uintptr, b unsafe.Pointer, bs uintptr, c *float32, ldc uintptr, k, acc int)
 
 //go:noescape
+func transpose512full(dst *float32, src unsafe.Pointer)
+
+//go:noescape
+func transpose512bf16(dst *float32, src unsafe.Pointer)
+
+//go:noescape
+func transpose512f16(dst *float32, src unsafe.Pointer)
+
+//go:noescape
 func exp512(x *float32, n int, table *[14][16]float32)
 
 //go:noescape

@@ -3,6 +3,7 @@ package f32
 import (
 	"math"
 	"runtime"
+	"unsafe"
 )
 
 // Matrix is a constant weight W [n, k] kept as the right operand W^T [k, n] in
@@ -192,6 +193,9 @@ func (m Matrix) Transpose(p *Pool, dst []float32, lo, count int) {
 					continue
 				}
 				at := (lo/PanelWidth+s)*m.b.PanelStride + q*PanelWidth*PanelWidth
+				if rows == PanelWidth && width == PanelWidth && m.square(out[s*PanelWidth*PanelWidth:], at) {
+					continue
+				}
 				for j := range width {
 					o := out[s*PanelWidth*PanelWidth+j:]
 					from := m.line(&line, at+j*PanelWidth)
@@ -206,6 +210,16 @@ func (m Matrix) Transpose(p *Pool, dst []float32, lo, count int) {
 			}
 		}
 	})
+}
+
+// square transposes 32 panel rows that start at an offset into panel rows of
+// dst; false when this machine has no kernel for it.
+func (m Matrix) square(dst []float32, at int) bool {
+	const n = PanelWidth * PanelWidth
+	if m.b.form == Full {
+		return transposeKernel(Full, &dst[:n][0], unsafe.Pointer(&m.b.Data[at:][:n][0]))
+	}
+	return transposeKernel(m.b.form, &dst[:n][0], unsafe.Pointer(&m.b.half[at:][:n][0]))
 }
 
 // spread writes a row down a column of a square of panel rows.

@@ -163,6 +163,12 @@ func main() {
 		offset(s)
 		dot(s)
 		norm(s)
+		if s.reg == "Z" {
+			for _, f := range s.forms[:3] {
+				transpose(s, f)
+				fmt.Fprintf(&decl, "\n//go:noescape\nfunc transpose%s%s(dst *float32, src unsafe.Pointer)\n", s.name, f.name)
+			}
+		}
 		for _, f := range []string{"exp%s(x *float32, n int, table *[14][16]float32)", "sum%s(acc *[16]float32, x *float32, n int)",
 			"max%s(acc *[16]float32, x *float32, n int)", "silu%s(e, gate, up *float32, n int, one float32)", "add%s(x, y *float32, n int)",
 			"offset%s(dst, src *float32, n int, by float32)", "dot%s(acc *[16]float32, x, y *float32, n int)",
@@ -483,6 +489,67 @@ func norm(s isa) {
 	p("\tADDQ $%d, BX", 4*s.lanes)
 	p("\tADDQ $%d, CX", 4*s.lanes)
 	p("\tSUBQ $%d, DX", s.lanes)
+	p("\tJNZ loop")
+	p("\tVZEROUPPER")
+	p("\tRET")
+}
+
+// transpose emits dst[j*32+i] = src[i*32+j] for a square of 32 by 32 numbers,
+// src in one of the first three forms: sixteen rows at a time.
+func transpose(s isa, f form) {
+	r := s.r
+	size := map[string]int{"full": 4, "bf16": 2, "f16": 2}[f.name] * 32 // bytes of a row of src
+	p("")
+	p("// func transpose%s%s(dst *float32, src unsafe.Pointer)", s.name, f.name)
+	p("TEXT ·transpose%s%s(SB), NOSPLIT, $0-16", s.name, f.name)
+	p("\tMOVQ dst+0(FP), AX")
+	p("\tMOVQ src+8(FP), BX")
+	p("\tMOVQ $2, DX")
+	p("loop:")
+	for half := range 2 {
+		for i := range 16 {
+			switch at := i * size; f.name {
+			case "full":
+				p("\tVMOVUPS %d(BX), %s", at+64*half, r(i))
+			case "f16":
+				p("\tVCVTPH2PS %d(BX), %s", at+32*half, r(i))
+			case "bf16": // columns 0 to 15 in the low halves of the words
+				if half == 0 {
+					p("\tVPSLLD $16, %d(BX), %s", at, r(i))
+				} else {
+					p("\tVPSRLD $16, %d(BX), %s", at, r(i))
+					p("\tVPSLLD $16, %s, %s", r(i), r(i))
+				}
+			}
+		}
+		// Pairs of rows, then pairs of pairs, inside lanes of four; then lanes.
+		for i := 0; i < 16; i += 2 {
+			p("\tVUNPCKLPS %s, %s, %s", r(i+1), r(i), r(16+i))
+			p("\tVUNPCKHPS %s, %s, %s", r(i+1), r(i), r(17+i))
+		}
+		for i := 0; i < 16; i += 4 {
+			p("\tVUNPCKLPD %s, %s, %s", r(18+i), r(16+i), r(i))
+			p("\tVUNPCKHPD %s, %s, %s", r(18+i), r(16+i), r(i+1))
+			p("\tVUNPCKLPD %s, %s, %s", r(19+i), r(17+i), r(i+2))
+			p("\tVUNPCKHPD %s, %s, %s", r(19+i), r(17+i), r(i+3))
+		}
+		for i := 0; i < 16; i += 8 {
+			for j := range 4 {
+				p("\tVSHUFF32X4 $0x88, %s, %s, %s", r(i+j+4), r(i+j), r(16+i+j))
+				p("\tVSHUFF32X4 $0xdd, %s, %s, %s", r(i+j+4), r(i+j), r(20+i+j))
+			}
+		}
+		for j := range 8 {
+			p("\tVSHUFF32X4 $0x88, %s, %s, %s", r(24+j), r(16+j), r(j))
+			p("\tVSHUFF32X4 $0xdd, %s, %s, %s", r(24+j), r(16+j), r(8+j))
+		}
+		for j := range 16 {
+			p("\tVMOVUPS %s, %d(AX)", r(j), 128*(16*half+j))
+		}
+	}
+	p("\tADDQ $%d, BX", 16*size)
+	p("\tADDQ $64, AX")
+	p("\tDECQ DX")
 	p("\tJNZ loop")
 	p("\tVZEROUPPER")
 	p("\tRET")
