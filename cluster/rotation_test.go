@@ -107,11 +107,12 @@ func TestTokenRotation(t *testing.T) {
 	require.NotEqual(t, old, fresh)
 	for i, n := range c.nodes {
 		eventually(t, "the new token everywhere", func() bool { return n.ident.Token() == fresh })
-		saved, err := LoadIdentity(c.dirs[i])
-		require.NoError(t, err)
-		got, gen := saved.secret.get()
-		require.Equal(t, fresh, got)
-		require.Equal(t, uint64(1), gen)
+		eventually(t, "and in its file", func() bool {
+			saved, err := LoadIdentity(c.dirs[i])
+			require.NoError(t, err)
+			got, gen := saved.secret.get()
+			return got == fresh && gen == 1
+		})
 	}
 	join := func(tok Token, id string) error {
 		_, err := Join(testCtx(t), JoinConfig{Addrs: []string{c.nodes[1].Addr()}, Token: tok, ID: id, Role: RoleWorker, Dir: t.TempDir()})

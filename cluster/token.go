@@ -58,6 +58,9 @@ func newToken(caDER []byte) Token {
 	return Token{ca: sha256.Sum256(caDER), secret: base64.RawURLEncoding.EncodeToString(b[:])}
 }
 
+// Cluster names the token's cluster in messages, as Identity.Cluster does.
+func (t Token) Cluster() string { return short(t.ca) }
+
 // Reveal is the text form, to be written to a file of mode 0600 or handed to
 // the operator; never to a log.
 func (t Token) Reveal() string {

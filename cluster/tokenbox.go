@@ -87,19 +87,30 @@ func (b *tokenBox) wire() *pb.JoinToken {
 	return &pb.JoinToken{Token: t.Reveal(), Generation: gen}
 }
 
-// hearToken takes over a younger token.
+// hearToken takes over a younger token from a fellow.
 func (n *Node) hearToken(news *pb.JoinToken) {
 	if news.GetToken() == "" {
 		return // a node of a version without rotation
 	}
 	t, err := ParseToken(news.GetToken())
-	if err != nil || !n.ident.secret.take(t, news.GetGeneration()) {
-		return
+	if err == nil {
+		err = n.takeToken(t, news.GetGeneration())
 	}
+	if err != nil {
+		n.log.Warn("join token of a fellow", "error", err)
+	}
+}
+
+// takeToken keeps the younger token, in memory and in the node's directory.
+func (n *Node) takeToken(t Token, gen uint64) error {
+	if !n.ident.secret.take(t, gen) {
+		return nil
+	}
+	n.log.Info("join token replaced", "generation", gen)
 	if err := n.ident.secret.save(n.cfg.Dir); err != nil {
-		n.log.Warn("new join token not saved", "error", err)
+		return fmt.Errorf("cluster: the new join token is in force, but not in the file %s of %s: %w", fileToken, n.id, err)
 	}
-	n.log.Info("join token replaced", "generation", news.GetGeneration())
+	return nil
 }
 
 // RotateToken replaces the join token: an operator's business.
@@ -113,7 +124,9 @@ func (m *membershipServer) RotateToken(ctx context.Context, _ *pb.RotateTokenReq
 	old, gen := m.n.ident.secret.get()
 	next := newToken(m.n.ident.ca.Raw)
 	next.ca = old.ca
-	m.n.hearToken(&pb.JoinToken{Token: next.Reveal(), Generation: gen + 1})
+	if err := m.n.takeToken(next, gen+1); err != nil {
+		return nil, err
+	}
 	return &pb.RotateTokenResponse{Token: next.Reveal(), Generation: gen + 1}, nil
 }
 

@@ -24,6 +24,9 @@ type NodeOptions struct {
 	// Advertise is the address others reach a replay node at, when it is not
 	// the one it listens on (a container, NAT, a proxy); "" = that one.
 	Advertise string
+	// Authority and Founder: see cluster.Config. Of other roles the authority
+	// gives the token.
+	Authority, Founder string
 	// Heartbeat, SnapshotEvery and MinFreeBytes override a replay node's
 	// (cluster.Config); 0 = the default.
 	Heartbeat     time.Duration
@@ -67,6 +70,13 @@ func RunNode(ctx context.Context, o NodeOptions) error {
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("project: node folder: %w", err)
+	}
+	if o.Authority != "" && !slices.Contains(o.Roles, cluster.RoleReplay) {
+		token, err := readFirstLine(filepath.Join(o.Authority, "token"))
+		if err != nil {
+			return fmt.Errorf("--authority: the token of the cluster: %w", err)
+		}
+		o.Token = token
 	}
 	mx, err := serveMetrics(o.Metrics, o.Log)
 	if err != nil {
@@ -146,7 +156,7 @@ func openReplay(ctx context.Context, o NodeOptions, mx *metrics) (*cluster.Node,
 	cfg.Store.Verify = verifyLog
 	cfg.ID, cfg.Listen, cfg.Join, cfg.Token, cfg.Version, cfg.Logger = o.ID, o.Listen, o.Join, o.Token, o.Version, o.Log
 	cfg.Registerer = mx.registerer()
-	cfg.Advertise = o.Advertise
+	cfg.Advertise, cfg.Authority, cfg.Founder = o.Advertise, o.Authority, o.Founder
 	if o.Heartbeat != 0 {
 		cfg.Heartbeat = o.Heartbeat
 	}

@@ -28,6 +28,9 @@ type Store struct {
 	close func() error
 	// Cluster tells about the nodes; nil when they are not running.
 	Cluster func(context.Context) (cluster.ClusterStatus, error)
+	// Admin does what only an operator does: takes nodes out, replaces the
+	// join token. nil when the nodes are not running.
+	Admin *cluster.Client
 }
 
 // Close implements replay.Store.
@@ -49,7 +52,7 @@ func OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
 		return nil, err
 	}
 	if l.Kind == kindRows {
-		return nil, fmt.Errorf("project: %s holds %s: it has no store; see its metrics.jsonl and summary.json", o.Dir, l)
+		return nil, fmt.Errorf("project: %s holds %s: it has no store; skein status and skein verify step read it, and so can you: metrics.jsonl, summary.json", o.Dir, l)
 	}
 	if l.Kind == kindLocal {
 		return openLocalStore(ctx, o)
@@ -97,7 +100,7 @@ func connect(ctx context.Context, addrs []string, token, dir string) (*Store, er
 	if err != nil {
 		return nil, err
 	}
-	return &Store{Store: c, close: c.Close, Cluster: c.ClusterStatus}, nil
+	return &Store{Store: c, close: c.Close, Cluster: c.ClusterStatus, Admin: c}, nil
 }
 
 // connectDir reaches the running replay nodes of a local cluster by the

@@ -11,7 +11,7 @@ import (
 
 func newNode(g *globals) *cobra.Command {
 	var opt project.NodeOptions
-	var tokenFile, config string
+	var tokenFile, config, fleet string
 	var sets []string
 	cmd := &cobra.Command{
 		Use:   "node",
@@ -24,11 +24,17 @@ joins with that token. SIGTERM drains: a worker finishes or returns its groups.
   worker    rolls out groups under the newest policy
   learner   trains complete groups and publishes policies; starts the run of --config
             (further learners compute part of its micro-batches, with the same result
-            to the bit, and one of them takes over when it is gone)`,
+            to the bit, and one of them takes over when it is gone)
+
+A fleet whose machines are known beforehand is described once: a cluster file
+lists the nodes, skein cluster init makes their keys, and --cluster FILE plays
+the part of the machine it is started on, in any order
+(deploy/cluster.yaml shows one).`,
 		Example: `  skein node --role replay --dir /var/lib/skein --listen 10.0.0.1:7400
   skein node --role replay --dir /var/lib/skein --listen 10.0.0.2:7400 --join 10.0.0.1:7400 --token-file token
   skein node --role worker --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token
-  skein node --role learner --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token --config run.yaml`,
+  skein node --role learner --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token --config run.yaml
+  skein node --cluster cluster.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			token, err := readToken(tokenFile)
@@ -36,6 +42,13 @@ joins with that token. SIGTERM drains: a worker finishes or returns its groups.
 				return err
 			}
 			opt.Token = token
+			if fleet != "" {
+				n, o, err := fromClusterFile(fleet, opt.ID)
+				if err != nil {
+					return err
+				}
+				opt, config, sets = o, n.Config, n.Set
+			}
 			if config != "" {
 				cfg, notes, err := project.Load(config, sets)
 				if err != nil {
@@ -68,10 +81,28 @@ joins with that token. SIGTERM drains: a worker finishes or returns its groups.
 	f.StringVar(&opt.ID, "id", "", "node id, unique in the cluster (default: kept in the folder)")
 	f.StringSliceVar(&opt.Join, "join", nil, "addresses of replay nodes to join by")
 	f.StringVar(&opt.Metrics, "metrics", "", "serve Prometheus metrics on HOST:PORT (port 0: any free one, written to DIR/metrics-addr)")
+	f.StringVar(&fleet, "cluster", "", "cluster file: be the node of it that --id or this machine's name says")
+	f.StringVar(&opt.Authority, "authority", "", "folder made by skein cluster init: on the first start a replay node takes its keys from it, others the token")
+	f.StringVar(&opt.Founder, "founder", "", "with --authority: id of the replay node that makes the cluster when nobody answers at --join")
 	f.StringVar(&tokenFile, "token-file", "", "file with the cluster's join token")
 	f.StringVar(&config, "config", "", "configuration of the run that a learner starts")
 	f.StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
-	_ = cmd.MarkFlagRequired("role")
-	_ = cmd.MarkFlagRequired("dir")
+	for _, name := range []string{"role", "dir", "listen", "advertise", "join", "authority", "founder", "token-file", "config", "set", "metrics"} {
+		cmd.MarkFlagsMutuallyExclusive("cluster", name)
+	}
 	return cmd
+}
+
+// fromClusterFile is the part of this machine in a fleet.
+func fromClusterFile(path, id string) (project.ClusterNode, project.NodeOptions, error) {
+	f, err := project.LoadClusterFile(path)
+	if err != nil {
+		return project.ClusterNode{}, project.NodeOptions{}, err
+	}
+	hostname, err := os.Hostname()
+	if err != nil && id == "" {
+		return project.ClusterNode{}, project.NodeOptions{}, fmt.Errorf("this machine's name: %w: say who this is with --id", err)
+	}
+	n, err := f.Node(id, hostname)
+	return n, f.Options(n), err
 }
