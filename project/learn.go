@@ -112,7 +112,9 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 	}
 	rec := p.recorder()
 	defer rec.Close()
-	defer p.metrics.recording(rec)()
+	if rec != nil {
+		defer p.metrics.recording(rec)()
+	}
 	loop, err := learner.NewLoop(lc, st, l, p.metrics.learning(rec.hooks(ctx, st, hooks)))
 	if err != nil {
 		return err

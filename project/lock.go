@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+var errInUse = errors.New("in use by another process")
+
 // lockDir makes a folder this process's alone until the file is closed or the
 // process ends.
 func lockDir(dir string) (*os.File, error) {
@@ -19,7 +21,7 @@ func lockDir(dir string) (*os.File, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("project: folder %s is in use by another process: stop it, or use another --dir", dir)
+			return nil, fmt.Errorf("project: folder %s is %w: stop it, or use another --dir", dir, errInUse)
 		}
 		return nil, fmt.Errorf("project: locking folder %s: %w", dir, err)
 	}

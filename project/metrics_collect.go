@@ -190,7 +190,15 @@ type learnerMetrics struct {
 	step, version uint64
 	last          map[string]float64 // of the last step in this process
 	empty, lost   uint64
-	recorder      *recorder // of the learner at work; nil = none
+	epoch         float64            // of a training on rows
+	evals         map[string]float64 // its last evaluation
+	reporting     reporting          // of the learner at work; nil = none
+}
+
+// reporting is what writes steps to files.
+type reporting interface {
+	active() []string // kinds of warnings that hold
+	appenders() []*appender
 }
 
 var (
@@ -223,7 +231,14 @@ var stepGauges = []struct {
 	{"completions/clipped_ratio", desc("learner_truncated_ratio", "Share of the last step's completions that were cut off.")},
 	{"tools/call_frequency", desc("learner_tool_calls", "Mean tool calls of the last step's rollouts.")},
 	{"tools/failure_frequency", desc("learner_tool_failures_ratio", "Share of the last step's tool calls whose result is an error.")},
-	{"time/tokens_per_second", desc("learner_tokens_per_second", "Tokens the last step trained on, by its time.")},
+	{"time/tokens_per_second", desc("learner_tokens_per_second", "Tokens the last step trained on (of rows: computed), by its time.")},
+	{"learning_rate", desc("learner_learning_rate", "Learning rate of the last step.")},
+	{"rows", desc("learner_rows", "Rows of the last step.")},
+	{"rewards/chosen", desc("learner_chosen_reward", "Mean implicit reward of the last step's chosen, or desirable, completions.")},
+	{"rewards/rejected", desc("learner_rejected_reward", "Mean implicit reward of the last step's rejected, or undesirable, completions.")},
+	{"rewards/accuracies", desc("learner_preference_accuracy_ratio", "Share of the last step's pairs whose chosen completion has the higher implicit reward.")},
+	{"accuracy", desc("learner_reward_accuracy_ratio", "Share of the last step's pairs whose chosen completion the reward model scores higher.")},
+	{"margin", desc("learner_reward_margin", "Mean difference of the reward model's scores of the last step's pairs.")},
 }
 
 // familyGauges show several of the last step's metrics under one name and a
@@ -239,18 +254,40 @@ var familyGauges = []struct {
 }
 
 var (
+	descEpoch   = desc("learner_epoch", "Epochs trained, the running one by its share; of trainings on rows.")
+	descEval    = desc("learner_eval", "Metrics of the last evaluation on held-out rows, such as loss.", "metric")
 	descWarning = desc("learner_warning", "1 while the condition of an early warning holds.", "kind")
 	descRecords = desc("learner_metric_records_total", "Step records offered to metrics files, by file and result: written, dropped, or failed attempts.", "file", "result")
 )
 
-// recording has the metrics tell of a recorder until the returned function is
-// called.
-func (m *metrics) recording(r *recorder) (done func()) {
-	if m == nil || r == nil {
+// recording has the metrics tell of what writes steps to files until the returned
+// function is called.
+func (m *metrics) recording(r reporting) (done func()) {
+	if m == nil {
 		return func() {}
 	}
-	m.learner.note(func() { m.learner.recorder = r })
-	return func() { m.learner.note(func() { m.learner.recorder = nil }) }
+	m.learner.note(func() { m.learner.reporting = r })
+	return func() { m.learner.note(func() { m.learner.reporting = nil }) }
+}
+
+// rowsBegin, rowsStep and rowsEval tell of a training on rows.
+func (m *metrics) rowsBegin(step uint64) {
+	if m != nil {
+		m.learner.note(func() { m.learner.any, m.learner.step, m.learner.version = true, step, step })
+	}
+}
+
+func (m *metrics) rowsStep(s learner.OfflineStep) {
+	if m != nil {
+		l := &m.learner
+		l.note(func() { l.step, l.version, l.epoch, l.last = s.Step, s.Step, s.Epoch, maps.Clone(s.Metrics) })
+	}
+}
+
+func (m *metrics) rowsEval(e learner.OfflineEval) {
+	if m != nil {
+		m.learner.note(func() { m.learner.epoch, m.learner.evals = e.Epoch, maps.Clone(e.Metrics) })
+	}
 }
 
 // learning adds the metrics to a learner's hooks.
@@ -302,7 +339,7 @@ func (l *learnerMetrics) collector() prometheus.Collector {
 	for _, g := range familyGauges {
 		descs = append(descs, g.desc)
 	}
-	descs = append(descs, descWarning, descRecords)
+	descs = append(descs, descEpoch, descEval, descWarning, descRecords)
 	return snapshot{descs, func(emit emit) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -329,10 +366,18 @@ func (l *learnerMetrics) collector() prometheus.Collector {
 				}
 			}
 		}
-		if l.recorder == nil {
+		if l.epoch > 0 {
+			emit(descEpoch, prometheus.GaugeValue, l.epoch)
+		}
+		for key, v := range l.evals {
+			if name, ok := strings.CutPrefix(key, "eval_"); ok {
+				emit(descEval, prometheus.GaugeValue, v, name)
+			}
+		}
+		if l.reporting == nil {
 			return
 		}
-		active := l.recorder.active()
+		active := l.reporting.active()
 		for _, kind := range watch.Kinds() {
 			on := 0.0
 			if slices.Contains(active, kind) {
@@ -340,7 +385,7 @@ func (l *learnerMetrics) collector() prometheus.Collector {
 			}
 			emit(descWarning, prometheus.GaugeValue, on, kind)
 		}
-		for _, a := range l.recorder.appenders() {
+		for _, a := range l.reporting.appenders() {
 			emit(descRecords, prometheus.CounterValue, float64(a.written.Load()), a.name, "written")
 			emit(descRecords, prometheus.CounterValue, float64(a.dropped.Load()), a.name, "dropped")
 			emit(descRecords, prometheus.CounterValue, float64(a.failed.Load()), a.name, "failed")

@@ -219,7 +219,7 @@ func TestRowsLogAcrossLives(t *testing.T) {
 			l.eval(learner.OfflineEval{Metrics: map[string]float64{"eval_loss": 9}})
 		}
 		for n := from + 1; n <= to; n++ {
-			l.step(learner.OfflineStep{Step: n, Metrics: map[string]float64{"loss": float64(n)}})
+			l.step(learner.OfflineStep{Step: n, Metrics: map[string]float64{"loss": float64(n)}}, "blake3:a")
 			if n%2 == 0 {
 				l.eval(learner.OfflineEval{Step: n, Metrics: map[string]float64{"eval_loss": float64(n)}})
 			}

@@ -19,11 +19,21 @@ import (
 	"github.com/skein-rl/skein/learner/data"
 )
 
-// rowsPoint is a line of metrics.jsonl.
+// rowsPoint is a line of metrics.jsonl: a step, or an evaluation after one.
 type rowsPoint struct {
-	Step    uint64             `json:"step"`
-	Epoch   float64            `json:"epoch"`
+	Step  uint64  `json:"step"`
+	Steps uint64  `json:"steps,omitempty"` // of the whole training
+	Epoch float64 `json:"epoch"`
+	// Adapter is the digest of what the step made; evaluations have none.
+	Adapter string             `json:"adapter,omitempty"`
+	Time    time.Time          `json:"time,omitzero"`
 	Metrics map[string]float64 `json:"metrics"`
+}
+
+// evaluates says that the point is an evaluation.
+func (p rowsPoint) evaluates() bool {
+	_, ok := p.Metrics["eval_loss"]
+	return ok
 }
 
 // rowsLog writes steps and evaluations to metrics.jsonl and, when asked for, to
@@ -81,13 +91,15 @@ func keepRows(path string, step uint64) (tail, int64, uint64, error) {
 
 // order is where a point stands among the others.
 func (p rowsPoint) order() uint64 {
-	if _, eval := p.Metrics["eval_loss"]; eval {
+	if p.evaluates() {
 		return 2*p.Step + 1
 	}
 	return 2 * p.Step
 }
 
 func (l *rowsLog) write(p rowsPoint) {
+	now := time.Now()
+	p.Time = now.UTC().Truncate(time.Millisecond)
 	line, err := json.Marshal(p)
 	if err != nil { // a metric is not finite, which the learner refuses
 		l.log.Error("metrics of a step", "step", p.Step, "error", err)
@@ -95,18 +107,32 @@ func (l *rowsLog) write(p rowsPoint) {
 	}
 	l.jsonl.add(p.order(), append(line, '\n'))
 	if l.tb != nil {
-		l.tb.add(p.order(), tfevents.Append(nil, tfevents.Event{Wall: time.Now(), Step: int64(p.Step), Scalars: p.Metrics}))
+		l.tb.add(p.order(), tfevents.Append(nil, tfevents.Event{Wall: now, Step: int64(p.Step), Scalars: p.Metrics}))
 	}
 }
 
-func (l *rowsLog) step(s learner.OfflineStep) { l.write(rowsPoint{s.Step, s.Epoch, s.Metrics}) }
+// step records one; adapter is the digest of what it made.
+func (l *rowsLog) step(s learner.OfflineStep, adapter string) {
+	l.write(rowsPoint{Step: s.Step, Steps: s.Steps, Epoch: s.Epoch, Adapter: adapter, Metrics: s.Metrics})
+}
 
-func (l *rowsLog) eval(e learner.OfflineEval) { l.write(rowsPoint{e.Step, e.Epoch, e.Metrics}) }
+func (l *rowsLog) eval(e learner.OfflineEval) {
+	l.write(rowsPoint{Step: e.Step, Epoch: e.Epoch, Metrics: e.Metrics})
+}
+
+func (l *rowsLog) appenders() []*appender {
+	if l.tb == nil {
+		return []*appender{l.jsonl}
+	}
+	return []*appender{l.jsonl, l.tb}
+}
+
+// active: no early warnings are kept for rows.
+func (l *rowsLog) active() []string { return nil }
 
 func (l *rowsLog) close() {
-	l.jsonl.Close()
-	if l.tb != nil {
-		l.tb.Close()
+	for _, a := range l.appenders() {
+		a.Close()
 	}
 }
 
@@ -161,7 +187,7 @@ func (s *RowsSummary) read(path string) error {
 	points, err := readRowsLog(path)
 	for _, p := range points {
 		first, last := &s.First, &s.Last
-		if _, eval := p.Metrics["eval_loss"]; eval {
+		if p.evaluates() {
 			first, last = &s.EvalFirst, &s.EvalLast
 		}
 		if *first == nil {

@@ -40,11 +40,17 @@ func TrainRows(ctx context.Context, c Config, opt LocalOptions) (RowsSummary, er
 	if c.MemoryLimitMB > 0 {
 		debug.SetMemoryLimit(int64(c.MemoryLimitMB) << 20)
 	}
+	mx, err := serveMetrics(opt.Metrics, opt.Log)
+	if err != nil {
+		return RowsSummary{}, err
+	}
+	defer mx.Close()
 	r, err := openRows(ctx, c, opt.Log)
 	if err != nil {
 		return RowsSummary{}, err
 	}
 	defer r.Close()
+	r.metrics = mx
 	if err := os.MkdirAll(opt.Dir, 0o755); err != nil {
 		return RowsSummary{}, fmt.Errorf("project: run folder: %w", err)
 	}
@@ -57,6 +63,9 @@ func TrainRows(ctx context.Context, c Config, opt LocalOptions) (RowsSummary, er
 	}
 	defer lock.Close()
 	if err := claimDir(opt.Dir, mine); err != nil {
+		return RowsSummary{}, err
+	}
+	if err := mx.announce(opt.Dir); err != nil {
 		return RowsSummary{}, err
 	}
 	return r.run(ctx, opt, began)
@@ -73,6 +82,7 @@ type rowsRun struct {
 	train, eval *data.Set
 	report      data.Report
 	start       *model.Adapter
+	metrics     *metrics // of this process; nil = none
 }
 
 // openRows loads the model, the rows and the start adapter.
@@ -177,6 +187,8 @@ func (r *rowsRun) run(ctx context.Context, opt LocalOptions, began time.Time) (R
 		return RowsSummary{}, err
 	}
 	log := openRowsLog(r.cfg.Watch, opt.Dir, l.StepNumber(), opt.Log)
+	defer r.metrics.recording(log)()
+	r.metrics.rowsBegin(l.StepNumber())
 	counts := r.train.Counts()
 	fmt.Fprintf(opt.Progress, "%s on %d rows (%d tokens, %d trained) of %s%s\n", r.cfg.Training.Algorithm, counts.Rows, counts.Tokens, counts.Trained, r.train.Name(), r.left())
 	if n := l.StepNumber(); n > 0 {
@@ -186,12 +198,18 @@ func (r *rowsRun) run(ctx context.Context, opt LocalOptions, began time.Time) (R
 		Eval: r.eval, Dir: filepath.Join(opt.Dir, checkpointsDir), Keep: int(r.cfg.Limits.SaveTotalLimit),
 		OnStep: func(s learner.OfflineStep) error {
 			fmt.Fprintln(opt.Progress, stepLine(s))
-			log.step(s)
+			a, err := r.adapter(l.Params())
+			if err != nil {
+				return err
+			}
+			log.step(s, a.Digest())
+			r.metrics.rowsStep(s)
 			return nil
 		},
 		OnEval: func(e learner.OfflineEval) error {
 			fmt.Fprintln(opt.Progress, evalLine(e))
 			log.eval(e)
+			r.metrics.rowsEval(e)
 			return nil
 		},
 	})
@@ -214,6 +232,11 @@ func (r *rowsRun) left() string {
 	return s
 }
 
+// adapter gives parameters their shape.
+func (r *rowsRun) adapter(params []float32) (*model.Adapter, error) {
+	return model.AdapterOf(r.model.Config, r.lora, r.model.Digest, params, r.cfg.Training.Algorithm == learner.Reward)
+}
+
 // conclude saves the adapter of a finished training and sums up.
 func (r *rowsRun) conclude(l *learner.Learner, dir string, began time.Time, runErr error) (RowsSummary, error) {
 	sum := RowsSummary{
@@ -230,7 +253,7 @@ func (r *rowsRun) conclude(l *learner.Learner, dir string, began time.Time, runE
 	if runErr != nil {
 		return sum, runErr
 	}
-	a, err := model.AdapterOf(r.model.Config, r.lora, r.model.Digest, l.Params(), r.start.Score != nil)
+	a, err := r.adapter(l.Params())
 	if err != nil {
 		return sum, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/project"
 	"github.com/skein-rl/skein/replay"
 )
 
@@ -19,10 +20,18 @@ func newStatus(g *globals) *cobra.Command {
 		Use:   "status",
 		Short: "Show a run's progress and the health of its nodes",
 		Example: `  skein status --dir runs/demo
+  skein status --dir runs/store-dpo
   skein status --join 10.0.0.1:7400 --token-file token --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx := cmd.Context()
+			if t.dir != "" && project.IsRows(t.dir) {
+				s, err := project.RowsStatusOf(t.dir)
+				if err != nil {
+					return err
+				}
+				return g.result(statusView{Run: s}, func() { printRows(s) })
+			}
 			st, err := t.connect(ctx, g)
 			if err != nil {
 				return err
@@ -85,6 +94,29 @@ func printRun(s replay.RunStatus) {
 			parts = append(parts, fmt.Sprintf("%d:%d", a, s.StalenessCounts[a]))
 		}
 		fmt.Printf("  staleness of trained rollouts (versions:count): %s\n", strings.Join(parts, " "))
+	}
+}
+
+func printRows(s project.RowsStatus) {
+	state := "stopped"
+	switch {
+	case s.Finished:
+		state = "finished"
+	case s.Running:
+		state = "running"
+	}
+	fmt.Printf("run %s: %s, %s on rows\n", s.Run, state, s.Algorithm)
+	if s.At != nil {
+		fmt.Printf("  last step %d of %d at %s, epoch %.2f: loss %.4f\n", s.Step, s.Steps, s.At.Local().Format(time.DateTime), s.Epoch, s.Metrics["loss"])
+	}
+	if x, ok := s.Eval["eval_loss"]; ok {
+		fmt.Printf("  last evaluation: loss %.4f\n", x)
+	}
+	if d := s.Dataset; d != nil {
+		fmt.Printf("  rows: %s, %s\n", d.Name, d.Digest)
+	}
+	if n := len(s.Saved); n > 0 {
+		fmt.Printf("  checkpoints: %d, the last of step %d\n", n, s.Saved[n-1])
 	}
 }
 

@@ -137,7 +137,7 @@ func (f *trainFlags) run(cmd *cobra.Command, g *globals, algorithm string) error
 		dir = filepath.Join("runs", cfg.Run)
 	}
 	if cfg.Training.Offline() {
-		return runRows(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir})
+		return runRows(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir, Metrics: f.metrics})
 	}
 	return runLocal(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir, Metrics: f.metrics})
 }

@@ -9,9 +9,10 @@ import (
 )
 
 // statusView is what skein status --json prints. Run is absent while there is
-// none, cluster while no node is running.
+// none, cluster while no node is running. Run is a *runView, or for a training on
+// files a project.RowsStatus: run, finished, step, metrics and config are in both.
 type statusView struct {
-	Run     *runView     `json:"run,omitempty"`
+	Run     any          `json:"run,omitempty"`
 	Cluster *clusterView `json:"cluster,omitempty"`
 }
 
