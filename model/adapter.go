@@ -25,7 +25,7 @@ const (
 	peftConfigFile  = "adapter_config.json"
 	peftWeightsFile = "adapter_model.safetensors"
 
-	peftScore = "base_model.model.score.weight"
+	peftScore = peftPrefix + "score.weight"
 )
 
 // peftHeads are the modules that peft saves whole for task type SEQ_CLS; a Llama
@@ -140,6 +140,8 @@ func (a *Adapter) Save(dir string, c Config, baseName string) error {
 		"lora_alpha":              a.LoRA.Alpha,
 		"lora_dropout":            0.0,
 		"use_rslora":              a.LoRA.RSLoRA,
+		"rank_pattern":            a.LoRA.RankPattern,
+		"alpha_pattern":           a.LoRA.AlphaPattern,
 		"use_dora":                false,
 		"target_modules":          a.LoRA.Targets,
 		"bias":                    "none",
@@ -163,8 +165,8 @@ func (a *Adapter) Save(dir string, c Config, baseName string) error {
 
 // LoadAdapter reads a PEFT LoRA directory for a model of configuration c. Every
 // tensor of the file must be used exactly once and every expected one present.
-// PEFT features that would change the computation (DoRA, rank patterns, saved
-// modules, biases, ...) are refused by name. BaseDigest is empty when the
+// PEFT features that would change the computation (DoRA, saved modules,
+// biases, ...) are refused by name. BaseDigest is empty when the
 // adapter was made by another tool.
 func LoadAdapter(dir string, c Config) (*Adapter, error) { return loadAdapter(dir, c, false) }
 
@@ -200,6 +202,10 @@ func loadAdapter(dir string, c Config, score bool) (*Adapter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("model: %s: %w", path, err)
 	}
+	lora = lora.renamed(c, func(path string) string {
+		const part = ".lora_A.weight"
+		return strings.TrimSuffix(strings.TrimPrefix(peftName(st, c, peftPrefix+path+part), peftPrefix), part)
+	})
 	layout, err := LoRALayout(c, lora)
 	if err != nil {
 		return nil, fmt.Errorf("model: %s: %w", confPath, err)
@@ -234,9 +240,9 @@ func loadAdapter(dir string, c Config, score bool) (*Adapter, error) {
 // peftName is a layout's name as the file has it: adapters trained on a
 // multimodal Gemma 3 name the text model inside.
 func peftName(st *SafeTensors, c Config, name string) string {
-	const pre = "base_model.model.model."
+	const pre = peftPrefix + "model."
 	if inner, ok := strings.CutPrefix(name, pre); ok && c.ModelType == "gemma3_text" && !st.Has(name) {
-		for _, multimodal := range []string{pre + "language_model.", "base_model.model.language_model.model."} {
+		for _, multimodal := range []string{pre + "language_model.", peftPrefix + "language_model.model."} {
 			if st.Has(multimodal + inner) {
 				return multimodal + inner
 			}

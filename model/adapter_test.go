@@ -16,9 +16,9 @@ import (
 // cases/training.tsv, lora: "scale used alpha instead of alpha/r" and
 // "rank-stabilised adapters scaled by alpha/r".
 func TestLoRAScale(t *testing.T) {
-	require.Equal(t, 2.0, LoRAConfig{Rank: 8, Alpha: 16}.Scale())
-	require.Equal(t, 4.0, LoRAConfig{Rank: 16, Alpha: 16, RSLoRA: true}.Scale())
-	require.Equal(t, 1.0, LoRAConfig{Rank: 16, Alpha: 16}.Scale())
+	require.Equal(t, 2.0, LoRAConfig{}.scale(8, 16))
+	require.Equal(t, 4.0, LoRAConfig{RSLoRA: true}.scale(16, 16))
+	require.Equal(t, 1.0, LoRAConfig{}.scale(16, 16))
 }
 
 // The merged weight is W + scale * B A with scale alpha/r, and without an
@@ -141,8 +141,12 @@ func TestAdapterRefusals(t *testing.T) {
 		"all linear":        {set: map[string]any{"target_modules": "all-linear"}},
 		"gaussian start":    {set: map[string]any{"init_lora_weights": "gaussian"}},
 		"DoRA":              {set: map[string]any{"use_dora": true}, want: "use_dora = true is not implemented"},
-		"rank pattern":      {set: map[string]any{"rank_pattern": map[string]any{"q_proj": 8}}, want: "rank_pattern"},
-		"alpha pattern":     {set: map[string]any{"alpha_pattern": map[string]any{"q_proj": 8}}, want: "alpha_pattern"},
+		"rank pattern":      {set: map[string]any{"rank_pattern": map[string]any{"q_proj": 8}}, want: "has shape [4 24]"},
+		"other modules":     {set: map[string]any{"rank_pattern": map[string]any{"q_projection": 8, "^q_proj": 3}, "alpha_pattern": map[string]any{"vision.*": 1}}},
+		"rank 0":            {set: map[string]any{"rank_pattern": map[string]any{"q_proj": 0}}, want: `rank_pattern: "q_proj": rank is 0`},
+		"rank 1.5":          {set: map[string]any{"rank_pattern": map[string]any{"q_proj": 1.5}}, want: "rank_pattern"},
+		"a list":            {set: map[string]any{"alpha_pattern": []int{1}}, want: "alpha_pattern: [1]: not an object of module names and numbers"},
+		"lookaround":        {set: map[string]any{"rank_pattern": map[string]any{"(?!q)_proj": 8}}, want: "not a regular expression"},
 		"saved modules":     {set: map[string]any{"modules_to_save": []string{"lm_head"}}, want: "modules_to_save"},
 		"bias":              {set: map[string]any{"bias": "all"}, want: `bias "all"`},
 		"lora bias":         {set: map[string]any{"lora_bias": true}, want: "lora_bias"},
@@ -189,7 +193,7 @@ func TestAdapterRefusals(t *testing.T) {
 	require.NoError(t, rs.Save(dir, m.Config, ""))
 	back, err := LoadAdapter(dir, m.Config)
 	require.NoError(t, err)
-	require.Equal(t, 4.0, back.LoRA.Scale(), "the flag is read from the adapter's configuration")
+	require.Equal(t, 4.0, back.LoRA.scale(back.LoRA.Rank, back.LoRA.Alpha), "the flag is read from the adapter's configuration")
 }
 
 func TestAdapterOfAnotherBase(t *testing.T) {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -133,18 +134,24 @@ func (f *AdapterFile) products() ([]product, error) {
 		byName[t.name] = t
 	}
 	var out []product
+	rank, alpha, bad := f.LoRA.patterns()
+	if bad != nil {
+		return nil, fmt.Errorf("%w: %w", ErrAdapter, errors.Join(bad...))
+	}
 	for _, down := range f.tensors {
 		name, ok := strings.CutSuffix(down.name, ".lora_A.weight")
 		if !ok {
 			continue
 		}
 		up, ok := byName[name+".lora_B.weight"]
-		if !ok || len(down.shape) != 2 || len(up.shape) != 2 || up.shape[1] != down.shape[0] || down.shape[0] != f.LoRA.Rank {
-			return nil, fmt.Errorf("%w: tensor %q of shape %v has no matching lora_B of rank %d", ErrAdapter, down.name, down.shape, f.LoRA.Rank)
+		module := strings.TrimPrefix(name, peftPrefix)
+		r := rank.of(module, f.LoRA.Rank)
+		if !ok || len(down.shape) != 2 || len(up.shape) != 2 || up.shape[1] != down.shape[0] || down.shape[0] != r {
+			return nil, fmt.Errorf("%w: tensor %q of shape %v has no matching lora_B of rank %d", ErrAdapter, down.name, down.shape, r)
 		}
 		out = append(out, product{
-			name: strings.TrimPrefix(name, "base_model.model."), out: up.shape[0], in: down.shape[1], rank: f.LoRA.Rank,
-			scale: f.LoRA.Scale(), a: down.data, b: up.data,
+			name: module, out: up.shape[0], in: down.shape[1], rank: r,
+			scale: f.LoRA.scale(r, alpha.of(module, f.LoRA.Alpha)), a: down.data, b: up.data,
 		})
 	}
 	return out, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strconv"
 )
@@ -13,24 +14,52 @@ import (
 // shape, or a PEFT feature that is not implemented.
 var ErrAdapter = errors.New("model: adapter does not fit")
 
-// Scale is the factor on B(Ax): alpha/r (Hu et al. 2021, arXiv:2106.09685,
+// scale is the factor on B(Ax): alpha/r (Hu et al. 2021, arXiv:2106.09685,
 // section 4.1), or alpha/sqrt(r) when RSLoRA (Kalajdzievski 2023,
 // arXiv:2312.03732, equation 5).
-func (l LoRAConfig) Scale() float64 {
+func (l LoRAConfig) scale(rank int, alpha float64) float64 {
 	if l.RSLoRA {
-		return l.Alpha / math.Sqrt(float64(l.Rank))
+		return alpha / math.Sqrt(float64(rank))
 	}
-	return l.Alpha / float64(l.Rank)
+	return alpha / float64(rank)
+}
+
+// maxRank bounds a rank.
+const maxRank = 4096
+
+func checkRank(r int) error {
+	if r < 1 || r > maxRank {
+		return fmt.Errorf("rank is %d, want 1 to %d", r, maxRank)
+	}
+	return nil
+}
+
+func checkAlpha(a float64) error {
+	if !(a > 0) || math.IsInf(a, 0) {
+		return fmt.Errorf("alpha is %v, want a finite number > 0", a)
+	}
+	return nil
+}
+
+// patterns compiles both patterns.
+func (l LoRAConfig) patterns() (rank *compiled[int], alpha *compiled[float64], errs []error) {
+	rank, err := l.RankPattern.compile(checkRank)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("rank_pattern: %w", err))
+	}
+	if alpha, err = l.AlphaPattern.compile(checkAlpha); err != nil {
+		errs = append(errs, fmt.Errorf("alpha_pattern: %w", err))
+	}
+	return rank, alpha, errs
 }
 
 // Validate reports every problem by field and value.
 func (l LoRAConfig) Validate() error {
 	var errs []error
-	if l.Rank < 1 || l.Rank > 4096 {
-		errs = append(errs, fmt.Errorf("rank is %d, want 1 to 4096", l.Rank))
-	}
-	if !(l.Alpha > 0) || math.IsInf(l.Alpha, 0) {
-		errs = append(errs, fmt.Errorf("alpha is %v, want a finite number > 0", l.Alpha))
+	for _, err := range []error{checkRank(l.Rank), checkAlpha(l.Alpha)} {
+		if err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if len(l.Targets) == 0 {
 		errs = append(errs, fmt.Errorf("targets is empty, want %q or at least one of %v", AllLinear, knownProjections()))
@@ -46,7 +75,8 @@ func (l LoRAConfig) Validate() error {
 			errs = append(errs, fmt.Errorf("targets: %q is listed twice", t))
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
+	_, _, bad := l.patterns()
+	if err := errors.Join(append(errs, bad...)...); err != nil {
 		return fmt.Errorf("model: lora: %w", err)
 	}
 	return nil
@@ -74,22 +104,49 @@ func knownProjections() []string {
 	return out
 }
 
-// Equal reports whether two configurations mean the same adapter; the order of
-// Targets is irrelevant.
+// String says the shape in a few words.
+func (l LoRAConfig) String() string {
+	s := fmt.Sprintf("rank %d, alpha %g, rslora %v on %v", l.Rank, l.Alpha, l.RSLoRA, l.Targets)
+	if len(l.RankPattern) > 0 {
+		s += fmt.Sprintf(", rank_pattern {%v}", l.RankPattern)
+	}
+	if len(l.AlphaPattern) > 0 {
+		s += fmt.Sprintf(", alpha_pattern {%v}", l.AlphaPattern)
+	}
+	return s
+}
+
+// Equal reports whether two configurations say the same; the order of Targets is
+// irrelevant, that of patterns is not.
 func (l LoRAConfig) Equal(o LoRAConfig) bool {
 	a, b := slices.Clone(l.Targets), slices.Clone(o.Targets)
 	slices.Sort(a)
 	slices.Sort(b)
-	return l.Rank == o.Rank && l.Alpha == o.Alpha && l.RSLoRA == o.RSLoRA && slices.Equal(a, b)
+	return l.Rank == o.Rank && l.Alpha == o.Alpha && l.RSLoRA == o.RSLoRA && slices.Equal(a, b) &&
+		slices.Equal(l.RankPattern, o.RankPattern) && slices.Equal(l.AlphaPattern, o.AlphaPattern)
 }
 
 func (l LoRAConfig) has(target string) bool { return slices.Contains(l.Targets, target) }
 
-// LoRALayout is the order of an adapter's tensors in its flat vector: layer by
-// layer, projections in the order of Config.Projections (whatever the order of
-// lora.Targets), A [r, in] then B [out, r], under their PEFT names. A target that
-// the architecture does not have is an error (see Config.Projections).
-func LoRALayout(c Config, lora LoRAConfig) (Layout, error) {
+// LoRAModule is one adapted matrix of a model.
+type LoRAModule struct {
+	Layer   int
+	Name    string // of the projection, such as q_proj
+	Path    string // in the model, such as model.layers.0.self_attn.q_proj
+	Out, In int    // of the base's matrix
+	Rank    int    // its own, as Alpha is
+	Alpha   float64
+	Scale   float64 // of B(Ax)
+	// A and B are the offsets of A [Rank, In] and B [Out, Rank] in the adapter's
+	// flat vector, one after the other.
+	A, B int
+}
+
+// LoRAModules lists what an adapter of this shape adapts, in the order of its
+// flat vector: layer by layer, projections in the order of Config.Projections
+// (whatever the order of lora.Targets), A then B. Errors: a target that the
+// architecture does not have, or a pattern's key that matches no module.
+func LoRAModules(c Config, lora LoRAConfig) ([]LoRAModule, error) {
 	if err := lora.Validate(); err != nil {
 		return nil, err
 	}
@@ -101,21 +158,80 @@ func LoRALayout(c Config, lora LoRAConfig) (Layout, error) {
 			return nil, fmt.Errorf("model: lora: targets: this model (%s) has no %q that can be adapted (it has %v)", c.ModelType, t, have)
 		}
 	}
-	var out Layout
-	at := 0
-	add := func(name string, rows, cols int) {
-		out = append(out, Param{Name: name, Shape: []int{rows, cols}, Offset: at})
-		at += rows * cols
+	out, ranks, alphas := lora.modules(c, func(path string) string { return path })
+	var errs []error
+	for _, x := range []struct {
+		field string
+		keys  []string
+	}{{"rank_pattern", ranks}, {"alpha_pattern", alphas}} {
+		for _, key := range x.keys {
+			errs = append(errs, fmt.Errorf("model: lora: %s: %q matches none of the %d adapted modules (%s to %s): name the end of one, such as %q, or leave it out",
+				x.field, key, len(out), out[0].Path, out[len(out)-1].Path, out[0].Name))
+		}
 	}
+	return out, errors.Join(errs...)
+}
+
+// modules is LoRAModules of a checked configuration, whose patterns are matched
+// on the names that a module has elsewhere; ranks and alphas are the keys that
+// match nothing.
+func (l LoRAConfig) modules(c Config, name func(path string) string) (out []LoRAModule, ranks, alphas []string) {
+	rank, alpha, _ := l.patterns()
+	at := 0
 	for i := range c.NumHiddenLayers {
 		for _, p := range c.projections() {
-			if !lora.has(p.name) {
+			if !l.has(p.name) {
 				continue
 			}
-			pre := "base_model.model.model.layers." + strconv.Itoa(i) + "." + p.block + "." + p.name
-			add(pre+".lora_A.weight", lora.Rank, p.in(c))
-			add(pre+".lora_B.weight", p.out(c), lora.Rank)
+			m := LoRAModule{Layer: i, Name: p.name, Path: "model.layers." + strconv.Itoa(i) + "." + p.block + "." + p.name, Out: p.out(c), In: p.in(c)}
+			known := name(m.Path)
+			m.Rank = rank.of(known, l.Rank)
+			m.Alpha = alpha.of(known, l.Alpha)
+			m.Scale = l.scale(m.Rank, m.Alpha)
+			m.A, m.B = at, at+m.Rank*m.In
+			at = m.B + m.Out*m.Rank
+			out = append(out, m)
 		}
+	}
+	return out, rank.unused(), alpha.unused()
+}
+
+// renamed is the configuration of an adapter whose files have other names for the
+// modules: patterns that matched those are spelled out in ours, keys that match
+// no adapted module, which PEFT ignores, are gone.
+func (l LoRAConfig) renamed(c Config, name func(path string) string) LoRAConfig {
+	modules, ranks, alphas := l.modules(c, name)
+	l.RankPattern, l.AlphaPattern = l.RankPattern.without(ranks), l.AlphaPattern.without(alphas)
+	if !slices.ContainsFunc(modules, func(m LoRAModule) bool { return name(m.Path) != m.Path }) {
+		return l
+	}
+	l.RankPattern, l.AlphaPattern = nil, nil
+	for _, m := range modules {
+		if m.Rank != l.Rank {
+			l.RankPattern = append(l.RankPattern, PatternValue[int]{regexp.QuoteMeta(m.Path), m.Rank})
+		}
+		if m.Alpha != l.Alpha {
+			l.AlphaPattern = append(l.AlphaPattern, PatternValue[float64]{regexp.QuoteMeta(m.Path), m.Alpha})
+		}
+	}
+	return l
+}
+
+// peftPrefix is what PEFT puts before a module's name.
+const peftPrefix = "base_model.model."
+
+// LoRALayout names the tensors in the adapter's flat vector, in the order of
+// LoRAModules, as PEFT does.
+func LoRALayout(c Config, lora LoRAConfig) (Layout, error) {
+	modules, err := LoRAModules(c, lora)
+	if err != nil {
+		return nil, err
+	}
+	var out Layout
+	for _, m := range modules {
+		out = append(out,
+			Param{Name: peftPrefix + m.Path + ".lora_A.weight", Shape: []int{m.Rank, m.In}, Offset: m.A},
+			Param{Name: peftPrefix + m.Path + ".lora_B.weight", Shape: []int{m.Out, m.Rank}, Offset: m.B})
 	}
 	return out, nil
 }
@@ -151,7 +267,7 @@ func (a *Adapter) Check(c Config) error {
 		return fmt.Errorf("%w: %w", ErrAdapter, err)
 	}
 	if len(a.Params) != layout.Size() {
-		return fmt.Errorf("%w: it has %d numbers, rank %d on %v of this model wants %d (made for another base?)", ErrAdapter, len(a.Params), a.LoRA.Rank, a.LoRA.Targets, layout.Size())
+		return fmt.Errorf("%w: it has %d numbers, %v of this model wants %d (made for another base?)", ErrAdapter, len(a.Params), a.LoRA, layout.Size())
 	}
 	for _, p := range layout {
 		for i, v := range a.Params[p.Offset : p.Offset+p.Len()] {

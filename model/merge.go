@@ -1,7 +1,5 @@
 package model
 
-import "fmt"
-
 // Merge gives the base weights with an adapter folded in, W + scale*B*A, in new
 // memory; tensors that the adapter doesn't touch are shared with the base, which
 // is loaded.
@@ -12,7 +10,7 @@ func (m *Model) Merge(a *Adapter) (*Weights, error) {
 	if err := a.Check(m.Config); err != nil {
 		return nil, err
 	}
-	layout, err := LoRALayout(m.Config, a.LoRA)
+	modules, err := LoRAModules(m.Config, a.LoRA)
 	if err != nil {
 		return nil, err
 	}
@@ -21,22 +19,15 @@ func (m *Model) Merge(a *Adapter) (*Weights, error) {
 	}
 	w := *m.Weights
 	w.Layers = append([]LayerWeights(nil), m.Weights.Layers...)
-	at := 0 // layout holds A and B in turn, in the order of layers and projections
-	for i := range w.Layers {
-		for _, p := range m.Config.projections() {
-			if !a.LoRA.has(p.name) {
-				continue
-			}
-			down, up := layout[at], layout[at+1]
-			at += 2
-			mat := p.weight(&w.Layers[i])
-			merged := append([]float32(nil), *mat...)
-			addProduct(merged, a.Params[up.Offset:up.Offset+up.Len()], a.Params[down.Offset:down.Offset+down.Len()], a.LoRA.Rank, a.LoRA.Scale())
-			*mat = merged
-		}
+	weight := map[string]func(*LayerWeights) *[]float32{}
+	for _, p := range m.Config.projections() {
+		weight[p.name] = p.weight
 	}
-	if at != len(layout) {
-		return nil, fmt.Errorf("model: merge: %d of %d adapter tensors used", at, len(layout))
+	for _, x := range modules {
+		mat := weight[x.Name](&w.Layers[x.Layer])
+		merged := append([]float32(nil), *mat...)
+		addProduct(merged, a.Params[x.B:x.B+x.Out*x.Rank], a.Params[x.A:x.B], x.Rank, x.Scale)
+		*mat = merged
 	}
 	w.alias(m.Config) // parts of fused projections follow them
 	return &w, nil

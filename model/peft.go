@@ -52,6 +52,8 @@ func parsePEFTConfig(data []byte) (lora LoRAConfig, score bool, err error) {
 	take("r", &l.Rank, true)
 	take("lora_alpha", &l.Alpha, true)
 	take("use_rslora", &l.RSLoRA, false)
+	take("rank_pattern", &l.RankPattern, false)
+	take("alpha_pattern", &l.AlphaPattern, false)
 	take("bias", &bias, false)
 	take("target_modules", &targets, true)
 	take("init_lora_weights", &init, false)

@@ -129,12 +129,16 @@ type Model struct {
 var Projections = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 // LoRAConfig is a LoRA adapter's shape (Hu et al. 2021, arXiv:2106.09685):
-// y = Wx + scale * B(Ax), scale = alpha/r, or alpha/sqrt(r) for rsLoRA.
+// y = Wx + scale * B(Ax), scale = alpha/r, or alpha/sqrt(r) for rsLoRA, with
+// each module's own r and alpha; see LoRAModules.
 type LoRAConfig struct {
 	Rank    int      `yaml:"rank" json:"r"`
 	Alpha   float64  `yaml:"alpha" json:"lora_alpha"`
 	RSLoRA  bool     `yaml:"rslora" json:"use_rslora"`
 	Targets []string `yaml:"targets" json:"target_modules"` // of Config.Projections, or AllLinear alone
+	// RankPattern and AlphaPattern give modules a rank and an alpha of their own.
+	RankPattern  Pattern[int]     `yaml:"rank_pattern,omitempty" json:"rank_pattern,omitempty"`
+	AlphaPattern Pattern[float64] `yaml:"alpha_pattern,omitempty" json:"alpha_pattern,omitempty"`
 }
 
 // Adapter is a LoRA adapter: one flat f32 vector in the order of

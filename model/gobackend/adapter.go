@@ -12,8 +12,6 @@ import (
 // kernels want. It follows the fused projections of layer: the A matrices of
 // one input are stacked, so that u = scale*Ax is one product.
 type lora struct {
-	rank   int
-	scale  float32
 	layers [][4]loraLinear // by fused projection: qkv, o, gateUp, down
 }
 
@@ -46,14 +44,17 @@ type share struct {
 // loraLinear is the adapter of one fused projection; no parts means none.
 type loraLinear struct {
 	in    int
-	width int       // rank * number of parts
+	width int       // sum of the parts' ranks
 	a     []float32 // panels of A^T: B operand [in, width]
 	parts []loraPart
 }
 
 // loraPart is the adapter of one projection inside a fused one.
 type loraPart struct {
-	out, at    int       // output width and first output column
+	name       string
+	out, at    int // output width and first output column
+	rank, col  int // its rank R and first column in u
+	scale      float32
 	aRaw, bRaw []float32 // A [R, in], B [out, R], as in the flat vector
 	b          []float32 // panels of B^T: B operand [R, out]
 	aOff, bOff int       // where A and B stand in the flat vector
@@ -62,17 +63,17 @@ type loraPart struct {
 // newLoRA packs a flat vector of model.LoRALayout's order. The vector is kept:
 // the caller must not change it.
 func newLoRA(c model.Config, cfg model.LoRAConfig, params []float32, pool *f32.Pool) (*lora, error) {
-	layout, err := model.LoRALayout(c, cfg)
+	modules, err := model.LoRAModules(c, cfg)
 	if err != nil {
 		return nil, err
 	}
-	if len(params) != layout.Size() {
-		return nil, fmt.Errorf("adapter has %d numbers, rank %d on %v of this model wants %d", len(params), cfg.Rank, cfg.Targets, layout.Size())
+	if end := modules[len(modules)-1]; len(params) != end.B+end.Out*end.Rank {
+		return nil, fmt.Errorf("adapter has %d numbers, %v of this model wants %d", len(params), cfg, end.B+end.Out*end.Rank)
 	}
-	l := &lora{rank: cfg.Rank, scale: float32(cfg.Scale()), layers: make([][4]loraLinear, c.NumHiddenLayers)}
-	next := 0 // LoRALayout walks layers and projections in our order, A before B
+	l := &lora{layers: make([][4]loraLinear, c.NumHiddenLayers)}
+	parts := fusedParts(c)
 	for i := range l.layers {
-		for f, names := range fusedParts(c) {
+		for f, names := range parts {
 			at := 0
 			lin := &l.layers[i][f]
 			for _, name := range names {
@@ -80,36 +81,51 @@ func newLoRA(c model.Config, cfg model.LoRAConfig, params []float32, pool *f32.P
 				if err != nil {
 					return nil, err
 				}
-				if slices.Contains(cfg.Targets, name) {
-					a, b := layout[next], layout[next+1]
-					next += 2
-					part := loraPart{out: out, at: at, aOff: a.Offset, bOff: b.Offset,
-						aRaw: params[a.Offset : a.Offset+a.Len()], bRaw: params[b.Offset : b.Offset+b.Len()]}
-					part.b = make([]float32, f32.PackedLen(cfg.Rank, out))
-					f32.PackT(pool, part.b, part.bRaw, out, cfg.Rank, cfg.Rank)
+				// Modules come in our order of layers and projections.
+				if len(modules) > 0 && modules[0].Layer == i && modules[0].Name == name {
+					m := modules[0]
+					modules = modules[1:]
+					part := loraPart{name: name, out: out, at: at, rank: m.Rank, col: lin.width, scale: float32(m.Scale), aOff: m.A, bOff: m.B,
+						aRaw: params[m.A:m.B], bRaw: params[m.B : m.B+out*m.Rank]}
+					part.b = make([]float32, f32.PackedLen(m.Rank, out))
+					f32.PackT(pool, part.b, part.bRaw, out, m.Rank, m.Rank)
 					lin.parts = append(lin.parts, part)
 					lin.in = in
+					lin.width += m.Rank
 				}
 				at += out
 			}
-			lin.pack(cfg.Rank, pool)
+			lin.pack(pool)
 		}
 	}
 	return l, nil
 }
 
 // pack stacks the parts' A matrices and packs them.
-func (l *loraLinear) pack(rank int, pool *f32.Pool) {
+func (l *loraLinear) pack(pool *f32.Pool) {
 	if len(l.parts) == 0 {
 		return
 	}
-	l.width = rank * len(l.parts)
 	stacked := make([]float32, 0, l.width*l.in)
 	for _, p := range l.parts {
 		stacked = append(stacked, p.aRaw...)
 	}
 	l.a = make([]float32, f32.PackedLen(l.in, l.width))
 	f32.PackT(pool, l.a, stacked, l.width, l.in, l.in)
+}
+
+// scale multiplies each part's columns of u [N, width] by the part's scale.
+func (l *loraLinear) scale(u []float32, rows int) {
+	first := l.parts[0].scale
+	if !slices.ContainsFunc(l.parts, func(p loraPart) bool { return p.scale != first }) {
+		f32.Scale(u[:rows*l.width], first)
+		return
+	}
+	for i := range rows {
+		for _, p := range l.parts {
+			f32.Scale(u[i*l.width+p.col:][:p.rank], p.scale)
+		}
+	}
 }
 
 // at is the adapter of one fused projection; nil receiver and nil result mean

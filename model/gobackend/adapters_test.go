@@ -17,7 +17,7 @@ func unlikeAdapters(t testing.TB, m *model.Model) []*model.Adapter {
 	return []*model.Adapter{
 		nil,
 		randomAdapter(t, m, model.LoRAConfig{Rank: 4, Alpha: 8, Targets: p}, 201),
-		randomAdapter(t, m, model.LoRAConfig{Rank: 1, Alpha: 3, RSLoRA: true, Targets: p[1:]}, 202),
+		randomAdapter(t, m, model.LoRAConfig{Rank: 1, Alpha: 3, RSLoRA: true, Targets: p[1:], RankPattern: model.Pattern[int]{{Key: p[1], Value: 5}}}, 202),
 		randomAdapter(t, m, model.LoRAConfig{Rank: 33, Alpha: 9, Targets: p[:1]}, 203),
 	}
 }

@@ -36,17 +36,17 @@ func (n *net) backwardLayer(bs *backwardScratch, b *batch, l int, ad *lora, a *a
 	if w.moe != nil {
 		n.mixBackward(bs, w.moe, a, dy, bs.dxn, rows, gl)
 	} else {
-		bs.projectBackward(bs.dact, dy, a.act, w.dense.down, ad.at(l, fusedDown), ad, rows, gl.down, g)
+		bs.projectBackward(bs.dact, dy, a.act, w.dense.down, ad.at(l, fusedDown), rows, gl.down, g)
 		n.gate.backward(&bs.exec, bs.dgu, bs.dact, a.gu, w.dense.inner(), rows)
-		bs.projectBackward(bs.dxn, bs.dgu, a.xn2, w.dense.gateUp, ad.at(l, fusedGateUp), ad, rows, gl.gateUp, g)
+		bs.projectBackward(bs.dxn, bs.dgu, a.xn2, w.dense.gateUp, ad.at(l, fusedGateUp), rows, gl.gateUp, g)
 	}
 	bs.rmsNormBackward(bs.dx, bs.dxn, a.x1, a.inv2, w.postNorm, rows, gl.postNorm)
 
 	dy = n.branch(bs, a.o, w.attnNorm, rows, gl.attnNorm)
-	bs.projectBackward(bs.datt, dy, a.att, w.o, ad.at(l, fusedO), ad, rows, gl.o, g)
+	bs.projectBackward(bs.datt, dy, a.att, w.o, ad.at(l, fusedO), rows, gl.o, g)
 	n.attendGroupsBackward(&bs.exec, b, w.window, a, bs.datt, bs.dqkv)
 	n.positionsBackward(bs, l, a, angles, rows, gl)
-	bs.projectBackward(bs.dxn, bs.dqkv, a.xn, w.qkv, ad.at(l, fusedQKV), ad, rows, gl.qkv, g)
+	bs.projectBackward(bs.dxn, bs.dqkv, a.xn, w.qkv, ad.at(l, fusedQKV), rows, gl.qkv, g)
 	bs.rmsNormBackward(bs.dx, bs.dxn, a.x, a.inv1, w.inNorm, rows, gl.inNorm)
 }
 
@@ -135,31 +135,30 @@ func (ex *exec) weightGradient(parts []gradPart, dy []float32, ldy int, x []floa
 // projectBackward is the backward of project: dx = dy W + scale (dy B) A, and
 // adds to the gradients dW = dy^T x (in full training), dA = du^T x with
 // du = scale dy B, and dB = dy^T u with u = scale A x.
-func (bs *backwardScratch) projectBackward(dx, dy, x []float32, lin linear, part *loraLinear, ad *lora, rows int, dw []gradPart, g *gradients) {
+func (bs *backwardScratch) projectBackward(dx, dy, x []float32, lin linear, ad *loraLinear, rows int, dw []gradPart, g *gradients) {
 	bs.multiplyT(dx, dy, lin, rows)
 	bs.weightGradient(dw, dy, lin.out, x, lin.in, rows)
-	if part == nil {
+	if ad == nil {
 		return
 	}
-	rank, width := ad.rank, part.width
-	u := bs.down(x, part, ad.scale, rows)
-	bs.du = resize(bs.du, rows*width)
-	for i, p := range part.parts {
+	u := bs.down(x, ad, rows)
+	bs.du = resize(bs.du, rows*ad.width)
+	for _, p := range ad.parts {
 		// du = scale dy B, B [out, R] as B operand.
-		bs.tmp = resize(bs.tmp, f32.PackedLen(p.out, rank))
-		f32.PackN(bs.pool, bs.tmp, p.bRaw, p.out, rank, rank)
-		f32.Gemm(bs.pool, rows, rank, p.out, f32.A{Data: dy[p.at:], RowStride: lin.out, ColStride: 1}, f32.Packed(bs.tmp, p.out), bs.du[i*rank:], width, false)
+		bs.tmp = resize(bs.tmp, f32.PackedLen(p.out, p.rank))
+		f32.PackN(bs.pool, bs.tmp, p.bRaw, p.out, p.rank, p.rank)
+		f32.Gemm(bs.pool, rows, p.rank, p.out, f32.A{Data: dy[p.at:], RowStride: lin.out, ColStride: 1}, f32.Packed(bs.tmp, p.out), bs.du[p.col:], ad.width, false)
 		// dB^T = u^T dy.
-		bs.small = zeroed(bs.small, rank*p.out)
-		bs.outerStrided(bs.small, u[i*rank:], rank, width, dy[p.at:], p.out, lin.out, rows)
-		addTransposed(g.flat[p.bOff:p.bOff+p.out*rank], bs.small, p.out, rank)
+		bs.small = zeroed(bs.small, p.rank*p.out)
+		bs.outerStrided(bs.small, u[p.col:], p.rank, ad.width, dy[p.at:], p.out, lin.out, rows)
+		addTransposed(g.flat[p.bOff:p.bOff+p.out*p.rank], bs.small, p.out, p.rank)
 	}
-	f32.Scale(bs.du, ad.scale)
-	for i, p := range part.parts {
-		bs.outer(g.flat[p.aOff:p.aOff+rank*part.in], bs.du[i*rank:], rank, width, x, part.in, rows)
-		bs.tmp = resize(bs.tmp, f32.PackedLen(rank, part.in))
-		f32.PackN(bs.pool, bs.tmp, p.aRaw, rank, part.in, part.in)
-		f32.Gemm(bs.pool, rows, part.in, rank, f32.A{Data: bs.du[i*rank:], RowStride: width, ColStride: 1}, f32.Packed(bs.tmp, rank), dx, part.in, true)
+	ad.scale(bs.du, rows)
+	for _, p := range ad.parts {
+		bs.outer(g.flat[p.aOff:p.aOff+p.rank*ad.in], bs.du[p.col:], p.rank, ad.width, x, ad.in, rows)
+		bs.tmp = resize(bs.tmp, f32.PackedLen(p.rank, ad.in))
+		f32.PackN(bs.pool, bs.tmp, p.aRaw, p.rank, ad.in, ad.in)
+		f32.Gemm(bs.pool, rows, ad.in, p.rank, f32.A{Data: bs.du[p.col:], RowStride: ad.width, ColStride: 1}, f32.Packed(bs.tmp, p.rank), dx, ad.in, true)
 	}
 }
 

@@ -115,19 +115,19 @@ func (ex *exec) project(y, x []float32, lin linear, shares []share, l, fused, ro
 			continue
 		}
 		out := y[s.row*lin.out:]
-		u := ex.down(x[s.row*lin.in:], ad, s.ad.scale, s.rows)
-		for i, p := range ad.parts {
-			f32.Gemm(ex.pool, s.rows, p.out, s.ad.rank, f32.A{Data: u[i*s.ad.rank:], RowStride: ad.width, ColStride: 1},
-				f32.Packed(p.b, s.ad.rank), out[p.at:], lin.out, true)
+		u := ex.down(x[s.row*lin.in:], ad, s.rows)
+		for _, p := range ad.parts {
+			f32.Gemm(ex.pool, s.rows, p.out, p.rank, f32.A{Data: u[p.col:], RowStride: ad.width, ColStride: 1},
+				f32.Packed(p.b, p.rank), out[p.at:], lin.out, true)
 		}
 	}
 }
 
 // down computes u = scale*Ax [N, width].
-func (ex *exec) down(x []float32, ad *loraLinear, scale float32, rows int) []float32 {
+func (ex *exec) down(x []float32, ad *loraLinear, rows int) []float32 {
 	ex.u = resize(ex.u, rows*ad.width)
 	f32.Gemm(ex.pool, rows, ad.width, ad.in, f32.A{Data: x, RowStride: ad.in, ColStride: 1}, f32.Packed(ad.a, ad.in), ex.u, ad.width, false)
-	f32.Scale(ex.u, scale)
+	ad.scale(ex.u, rows)
 	return ex.u
 }
 

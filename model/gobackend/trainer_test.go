@@ -82,7 +82,9 @@ func TestFiniteDifferences(t *testing.T) {
 		}
 		full, err := m.Weights.Flatten(c)
 		require.NoError(t, err)
-		some := model.LoRAConfig{Rank: 3, Alpha: 5, RSLoRA: true, Targets: c.Projections()[1:]}
+		some := model.LoRAConfig{Rank: 3, Alpha: 5, RSLoRA: true, Targets: c.Projections()[1:],
+			RankPattern:  model.Pattern[int]{{Key: c.Projections()[2], Value: 1}, {Key: `layers\.0\..*`, Value: 6}},
+			AlphaPattern: model.Pattern[float64]{{Key: c.Projections()[1], Value: 2}}}
 		every := model.LoRAConfig{Rank: 5, Alpha: 5, Targets: c.Projections()}
 		for kind, tc := range map[string]struct {
 			cfg    model.TrainerConfig

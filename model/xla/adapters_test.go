@@ -14,7 +14,8 @@ import (
 var adapterShapes = []model.LoRAConfig{
 	{Rank: 4, Alpha: 8, Targets: model.Projections},
 	{Rank: 9, Alpha: 5, RSLoRA: true, Targets: []string{"q_proj", "v_proj"}},
-	{Rank: 1, Alpha: 3, Targets: []string{"down_proj", "k_proj"}},
+	{Rank: 1, Alpha: 3, Targets: []string{"down_proj", "k_proj"},
+		RankPattern: model.Pattern[int]{{Key: `layers\.1\..*`, Value: 3}, {Key: "k_proj", Value: 2}}, AlphaPattern: model.Pattern[float64]{{Key: "k_proj", Value: 4}}},
 }
 
 // Rows of one batch use different adapters and the base; each row's numbers are

@@ -22,8 +22,9 @@ func agreeConfigs() []model.Config {
 }
 
 var agreeLoRA = []model.LoRAConfig{
-	{Rank: 3, Alpha: 5, Targets: []string{"down_proj", "k_proj", "gate_proj"}},
-	{Rank: 2, Alpha: 3, RSLoRA: true, Targets: []string{"q_proj", "v_proj", "o_proj", "up_proj"}},
+	{Rank: 3, Alpha: 5, Targets: []string{"down_proj", "k_proj", "gate_proj"}, RankPattern: model.Pattern[int]{{Key: `layers\.0\.mlp\..*`, Value: 9}}},
+	{Rank: 2, Alpha: 3, RSLoRA: true, Targets: []string{"q_proj", "v_proj", "o_proj", "up_proj"},
+		RankPattern: model.Pattern[int]{{Key: "v_proj", Value: 5}, {Key: "mlp.*", Value: 1}}, AlphaPattern: model.Pattern[float64]{{Key: "o_proj", Value: 7}}},
 }
 
 func goBackend(t *testing.T, m *model.Model) model.Backend {

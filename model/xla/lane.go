@@ -16,7 +16,7 @@ type lane struct {
 	t      *trainer
 	dev    *device
 	params parameters
-	zeros  *pjrt.Buffer // a layer's vector of the base model
+	zeros  map[int]*pjrt.Buffer // a layer's vector of the base model, by size
 }
 
 // parameters are a parameter vector on a device.
@@ -34,26 +34,33 @@ func (p parameters) free() {
 // base.
 func (l *lane) upload(p []float32) (out parameters, done func(), err error) {
 	if p == nil {
-		for range l.t.b.shape.layers {
-			out.layers = append(out.layers, l.zeros)
+		for _, shape := range l.t.lora {
+			out.layers = append(out.layers, l.zeros[shape.size])
 		}
 		return out, func() {}, nil
 	}
-	n := l.t.lora.size * l.t.b.shape.layers
-	for at := 0; at < n && err == nil; at += l.t.lora.size {
-		var b *pjrt.Buffer
-		if b, err = l.dev.putF32(p[at:at+l.t.lora.size], l.t.lora.size); err == nil {
-			out.layers = append(out.layers, b)
-		}
-	}
+	out.layers, err = l.layers(p)
 	if err == nil && l.t.cfg.Value {
-		out.value, err = l.dev.putF32(p[n:], l.t.b.shape.hidden)
+		out.value, err = l.dev.putF32(p[l.t.lora.size():], l.t.b.shape.hidden)
 	}
 	if err != nil {
 		out.free()
 		return parameters{}, nil, err
 	}
 	return out, out.free, nil
+}
+
+// layers puts each layer's part of a flat vector on the lane's device. Those that
+// it could put are given with an error too.
+func (l *lane) layers(p []float32) (out []*pjrt.Buffer, err error) {
+	err = l.t.lora.each(p, func(_ int, own []float32) error {
+		b, err := l.dev.putF32(own, len(own))
+		if err == nil {
+			out = append(out, b)
+		}
+		return err
+	})
+	return out, err
 }
 
 // deal calls f for batches 0 to n-1 on their lanes. The first error ends the

@@ -10,13 +10,13 @@ type gradient struct{ a, b value }
 
 // linearBack gives the gradient of x from that of linear(matrix, x), and stores
 // the adapters'.
-func (y *layer) linearBack(matrix string, x, d value, scale float64, grads map[string]gradient) value {
+func (y *layer) linearBack(matrix string, x, d value, grads map[string]gradient) value {
 	d = y.low(d)
 	dx := y.matAB(d, y.w[matrix])
 	for _, p := range y.adapters(matrix) {
 		di, u := y.slice(d, 1, p.lo, p.lo+p.out), y.low(y.matABt(x, p.aw))
 		du := y.low(y.matAB(di, p.bw))
-		grads[p.name] = gradient{y.matAtB(du, x), y.scale(y.matAtB(di, u), scale)}
+		grads[p.name] = gradient{y.matAtB(du, x), y.scale(y.matAtB(di, u), p.scale)}
 		dx = y.add(dx, y.matAB(du, p.aw))
 	}
 	return dx
@@ -35,7 +35,7 @@ func (y *layer) backward(x, d value, r rotary, prompt value, l layout, lora lora
 	if s.sandwich {
 		dm = y.normBack(a.mlpOut, dm)
 	}
-	dact := y.linearBack("down", a.act, dm, lora.scale, grads)
+	dact := y.linearBack("down", a.act, dm, grads)
 	var dh value
 	if y.kind.moe {
 		dh = y.routeBack(a.router, y.sumExpert(y.mul(dact, a.inner)))
@@ -43,7 +43,7 @@ func (y *layer) backward(x, d value, r rotary, prompt value, l layout, lora lora
 	}
 	g, _ := y.activation(a.gate)
 	dgate, dup := y.mul(y.mul(dact, a.up), a.slope), y.mul(dact, g)
-	dm = y.linearBack("gate_up", a.h, y.concat(1, dgate, dup), lora.scale, grads)
+	dm = y.linearBack("gate_up", a.h, y.concat(1, dgate, dup), grads)
 	if y.kind.moe {
 		dm = y.add(dm, dh)
 	}
@@ -53,7 +53,7 @@ func (y *layer) backward(x, d value, r rotary, prompt value, l layout, lora lora
 	if s.sandwich {
 		do = y.normBack(a.attnOut, do)
 	}
-	do = y.linearBack("o", a.o, do, lora.scale, grads)
+	do = y.linearBack("o", a.o, do, grads)
 	dq, dk, dv := attn.back(do)
 	heads := func(x value, h int) value { return y.reshape(x, n, h, s.headDim) }
 	dq = y.rotate(y.scale(heads(dq, s.heads), s.scoreScale), r, true)
@@ -62,7 +62,7 @@ func (y *layer) backward(x, d value, r rotary, prompt value, l layout, lora lora
 		dq, dk = y.normBack(b.qn, dq), y.normBack(b.kn, dk)
 	}
 	all := y.concat(1, y.reshape(dq, n, s.qDim()), y.reshape(dk, n, s.kvDim()), y.reshape(dv, n, s.kvDim()))
-	d = y.add(d, y.normBack(b.norm1, y.linearBack("qkv", b.h, all, lora.scale, grads)))
+	d = y.add(d, y.normBack(b.norm1, y.linearBack("qkv", b.h, all, grads)))
 
 	var parts []value
 	for _, p := range lora.parts {

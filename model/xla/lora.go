@@ -4,7 +4,6 @@ package xla
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/skein-rl/skein/model"
@@ -14,50 +13,84 @@ import (
 // at offset a, then B [out, rank] at offset b.
 type loraPart struct {
 	projection
-	a, b int
+	rank  int
+	scale float64 // of B(Ax)
+	a, b  int
 }
 
-// loraShape is what of an adapter decides a program: rank, scale and targets.
+// loraShape is what of an adapter decides a layer's program: targets with their
+// ranks and scales.
 type loraShape struct {
-	rank  int
-	scale float64
 	parts []loraPart
-	size  int // of a layer's flat vector
+	size  int // of the layer's flat vector
 }
 
 // String names the shape in program keys.
 func (l loraShape) String() string {
 	var on []string
 	for _, p := range l.parts {
-		on = append(on, p.name)
+		on = append(on, fmt.Sprintf("%s r=%d scale=%g", p.name, p.rank, p.scale))
 	}
-	return fmt.Sprintf("lora r=%d scale=%g on %s", l.rank, l.scale, strings.Join(on, ","))
+	return "lora " + strings.Join(on, ", ")
 }
 
-// layOut places the projections that on selects.
-func (s shape) layOut(rank int, scale float64, on func(name string) bool) loraShape {
-	l := loraShape{rank: rank, scale: scale}
+// layOut places the projections that of gives a rank and a scale; rank 0 leaves
+// one out.
+func (s shape) layOut(of func(name string) (rank int, scale float64)) (l loraShape) {
 	for _, p := range s.proj {
-		if on(p.name) {
-			l.parts = append(l.parts, loraPart{p, l.size, l.size + rank*p.in})
+		if rank, scale := of(p.name); rank > 0 {
+			l.parts = append(l.parts, loraPart{p, rank, scale, l.size, l.size + rank*p.in})
 			l.size += rank * (p.in + p.out)
 		}
 	}
 	return l
 }
 
-// loraShapeOf lays an adapter out exactly as model.LoRALayout does, which every
-// layer repeats.
-func (s shape) loraShapeOf(c model.Config, l model.LoRAConfig) (loraShape, error) {
-	layout, err := model.LoRALayout(c, l)
+// loraShapes lays an adapter out exactly as model.LoRAModules does: layers one
+// after the other.
+func (s shape) loraShapes(c model.Config, cfg model.LoRAConfig) (loraShapes, error) {
+	modules, err := model.LoRAModules(c, cfg)
 	if err != nil {
-		return loraShape{}, fmt.Errorf("xla: %w", err)
+		return nil, fmt.Errorf("xla: %w", err)
 	}
-	out := s.layOut(l.Rank, l.Scale(), func(name string) bool { return slices.Contains(l.Targets, name) })
-	if got := layout.Size(); got != out.size*s.layers {
-		return loraShape{}, fmt.Errorf("xla: the adapter layout has %d numbers, %d layers of %d expected", got, s.layers, out.size)
+	out := make(loraShapes, s.layers)
+	at := 0
+	for i := range out {
+		own := map[string]model.LoRAModule{}
+		for len(modules) > 0 && modules[0].Layer == i {
+			own[modules[0].Name], modules = modules[0], modules[1:]
+		}
+		out[i] = s.layOut(func(name string) (int, float64) { return own[name].Rank, own[name].Scale })
+		for _, p := range out[i].parts {
+			if m := own[p.name]; m.A != at+p.a || m.B != at+p.b {
+				return nil, fmt.Errorf("xla: %s stands at %d and %d of the adapter's vector, %d and %d expected", m.Path, m.A, m.B, at+p.a, at+p.b)
+			}
+		}
+		at += out[i].size
 	}
 	return out, nil
+}
+
+// loraShapes are those of all layers.
+type loraShapes []loraShape
+
+// size is that of the whole flat vector.
+func (ls loraShapes) size() (n int) {
+	for _, l := range ls {
+		n += l.size
+	}
+	return n
+}
+
+// each calls f with every layer's part of a flat vector, until an error.
+func (ls loraShapes) each(flat []float32, f func(layer int, own []float32) error) error {
+	for i, l := range ls {
+		if err := f(i, flat[:l.size]); err != nil {
+			return err
+		}
+		flat = flat[l.size:]
+	}
+	return nil
 }
 
 // adapted is an adapter's part in a program: A [K, in] and B [out, K] in the
@@ -71,9 +104,9 @@ type adapted struct {
 func (e *emitter) slicedLoRA(flat value, l loraShape, elem string) []adapted {
 	var out []adapted
 	for _, p := range l.parts {
-		a := e.reshape(e.slice(flat, 0, p.a, p.b), l.rank, p.in)
-		b := e.reshape(e.slice(flat, 0, p.b, p.b+p.out*l.rank), p.out, l.rank)
-		out = append(out, adapted{p, e.convert(a, elem), e.convert(e.scale(b, l.scale), elem)})
+		a := e.reshape(e.slice(flat, 0, p.a, p.b), p.rank, p.in)
+		b := e.reshape(e.slice(flat, 0, p.b, p.b+p.out*p.rank), p.out, p.rank)
+		out = append(out, adapted{p, e.convert(a, elem), e.convert(e.scale(b, p.scale), elem)})
 	}
 	return out
 }

@@ -22,9 +22,10 @@ import (
 var rankSizes = []int{8, 16, 32, 64, 128, 256}
 
 // stackShape is what of a stack decides a program: the padded layout of one
-// place (unscaled: B is scaled before) and the number of places.
+// place, the same in every layer (unscaled: B is scaled before; every part has
+// the stack's rank), and the number of places.
 type stackShape struct {
-	places int
+	places, rank int
 	loraShape
 }
 
@@ -130,11 +131,11 @@ func (k *stack) has(place int) error {
 }
 
 // set puts an adapter's flat vector at a place.
-func (k *stack) set(place int, params []float32, l loraShape) error {
+func (k *stack) set(place int, params []float32, ls loraShapes) error {
 	if k.broken != nil {
 		return fmt.Errorf("xla: the adapters were lost in an earlier call; make a new decoder: %w", k.broken)
 	}
-	if err := k.reserve(l); err != nil {
+	if err := k.reserve(ls); err != nil {
 		return err
 	}
 	st := k.shape
@@ -149,8 +150,8 @@ func (k *stack) set(place int, params []float32, l loraShape) error {
 	defer free(at)
 	k.filled[place-1] = false
 	flat := make([]float32, st.size)
-	for layer := range k.b.shape.layers {
-		padInto(flat, *st, params[layer*l.size:(layer+1)*l.size], l)
+	err = ls.each(params, func(layer int, own []float32) error {
+		padInto(flat, *st, own, ls[layer])
 		buf, err := k.b.dev.putF32(flat, st.size)
 		if err != nil {
 			return err
@@ -162,9 +163,10 @@ func (k *stack) set(place int, params []float32, l loraShape) error {
 			return err
 		}
 		copy(k.layer(layer), out)
-	}
-	k.filled[place-1] = true
-	return nil
+		return nil
+	})
+	k.filled[place-1] = err == nil
+	return err
 }
 
 // padInto lays a layer's vector out in the stack's shape, B scaled.
@@ -177,8 +179,8 @@ func padInto(flat []float32, st stackShape, params []float32, l loraShape) {
 			}
 			copy(flat[to.a:], params[from.a:from.b])
 			for o := range from.out {
-				for r := range l.rank {
-					flat[to.b+o*st.rank+r] = params[from.b+o*l.rank+r] * float32(l.scale)
+				for r := range from.rank {
+					flat[to.b+o*st.rank+r] = params[from.b+o*from.rank+r] * float32(from.scale)
 				}
 			}
 		}
@@ -186,12 +188,15 @@ func padInto(flat []float32, st stackShape, params []float32, l loraShape) {
 }
 
 // reserve makes the stack hold adapters of a shape.
-func (k *stack) reserve(l loraShape) error {
+func (k *stack) reserve(ls loraShapes) error {
 	have := k.shape
 	on := map[string]bool{}
-	rank := bucket(l.rank, rankSizes)
-	for _, p := range l.parts {
-		on[p.name] = true
+	rank := 0
+	for _, l := range ls {
+		for _, p := range l.parts {
+			on[p.name] = true
+			rank = max(rank, bucket(p.rank, rankSizes))
+		}
 	}
 	if have != nil {
 		rank = max(rank, have.rank)
@@ -199,7 +204,12 @@ func (k *stack) reserve(l loraShape) error {
 			on[p.name] = true
 		}
 	}
-	want := &stackShape{k.places, k.b.shape.layOut(rank, 1, func(name string) bool { return on[name] })}
+	want := &stackShape{k.places, rank, k.b.shape.layOut(func(name string) (int, float64) {
+		if on[name] {
+			return rank, 1
+		}
+		return 0, 0
+	})}
 	if have != nil && have.size == want.size && len(have.parts) == len(want.parts) && have.rank == want.rank {
 		return nil
 	}
@@ -259,7 +269,7 @@ func (d *decoder) SetAdapter(place int, a *model.Adapter) error {
 			return fmt.Errorf("xla: set adapter: %w", err)
 		}
 	}
-	l, err := d.b.shape.loraShapeOf(m.Config, a.LoRA)
+	l, err := d.b.shape.loraShapes(m.Config, a.LoRA)
 	if err != nil {
 		return err
 	}
