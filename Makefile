@@ -120,7 +120,7 @@ race: ## the concurrent rooms under the race detector
 
 test-xla: $(PJRT) ## the XLA backend against golden numbers and against the pure-Go backend
 	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) CGO_ENABLED=1 $(GO) test -tags xla -timeout 20m ./model/xla/... && \
-	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) CGO_ENABLED=1 $(GO) test -tags xla -timeout 20m -run XLA ./cmd/skein
+	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) CGO_ENABLED=1 $(GO) test -tags xla -timeout 20m -run XLA ./learner ./cmd/skein
 
 # On a machine with an NVIDIA GPU and pip's jax[cuda13] (or PLUGIN=FILE); where Go is not there, build the binary elsewhere and bring .cache/gpu along.
 PLUGIN  ?=

@@ -168,6 +168,11 @@ func TestRealBackendFullSFT(t *testing.T) {
 func realPPO(t testing.TB, c Config) (*Learner, model.Backend) {
 	t.Helper()
 	m, b := realBackend(t)
+	return ppoOn(t, c, m, b)
+}
+
+func ppoOn(t testing.TB, c Config, m *model.Model, b model.Backend) (*Learner, model.Backend) {
+	t.Helper()
 	lc := model.LoRAConfig{Rank: 2, Alpha: 4, Targets: []string{"q_proj", "v_proj", "down_proj"}}
 	kc := model.LoRAConfig{Rank: 3, Alpha: 6, Targets: []string{"o_proj", "up_proj"}}
 	tr, err := b.NewTrainer(model.TrainerConfig{LoRA: lc})

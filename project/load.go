@@ -25,7 +25,7 @@ var aliases = map[string]map[string]string{
 		"max_response_length": "max_completion_length", "max_new_tokens": "max_completion_length",
 		"ppo_epochs": "num_iterations", "num_ppo_epochs": "num_iterations", "cliprange": "epsilon", "gae_lambda": "lam", "lambda": "lam", "mu": "num_iterations", "max_off_policy_steps": "max_staleness",
 		"total_steps": "max_steps", "grad_clip": "max_grad_norm",
-		"num_epochs": "num_train_epochs", "per_device_train_batch_size": "batch_size", "pref_loss": "loss_type", "pref_beta": "beta", "pref_ftx": "rpo_alpha", "dpo_label_smoothing": "label_smoothing",
+		"num_epochs": "num_train_epochs", "per_device_train_batch_size": "batch_size", "pref_loss": "loss_type", "pref_beta": "beta", "pref_ftx": "rpo_alpha", "dpo_label_smoothing": "label_smoothing", "label_smoothing_factor": "label_smoothing",
 	},
 	"data": {"dataset": "train", "max_seq_length": "max_length", "cutoff_len": "max_length", "val_size": "eval_split", "test_size": "eval_split"},
 	"lora": {"r": "rank", "lora_alpha": "alpha", "target_modules": "targets", "use_rslora": "rslora"},

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/skein-rl/skein/model"
 )
 
 // checkTree compares a configuration tree with the type it is decoded into and
@@ -44,7 +46,7 @@ func checkTree(n *yaml.Node, t reflect.Type, path string) (problems []error) {
 			continue
 		}
 		seen[key.Value] = true
-		if ft.Kind() == reflect.Slice && isSection(ft.Elem()) && value.Kind == yaml.SequenceNode {
+		if ft.Kind() == reflect.Slice && !readsItself(ft) && isSection(ft.Elem()) && value.Kind == yaml.SequenceNode {
 			for k, item := range value.Content {
 				if item.Kind == yaml.MappingNode {
 					problems = append(problems, checkTree(item, ft.Elem(), fmt.Sprintf("%s[%d]", at, k))...)
@@ -73,9 +75,9 @@ func checkTree(n *yaml.Node, t reflect.Type, path string) (problems []error) {
 // notOffered are keys of other systems that have no counterpart of the same
 // form here, with the way to what they are for.
 var notOffered = map[string]string{
-	"lora.dropout":                         noDropout,
-	"lora.lora_dropout":                    noDropout,
-	"training.lora_dropout":                noDropout,
+	"lora.dropout":                         dropoutPlace,
+	"lora.lora_dropout":                    dropoutPlace,
+	"training.use_weighting":               "WPO's weights are training.weighting: wpo_aligned (what TRL computes) or wpo (without the alignment)",
 	"training.sync_ref_model":              "a reference that moves is training.reference: moving",
 	"training.filter_groups":               "dynamic sampling is training.constant_groups: resample",
 	"training.use_kl_in_reward":            "the algorithm decides: ppo, rloo and reinforce++ have the KL in the reward, grpo in the loss",
@@ -84,7 +86,7 @@ var notOffered = map[string]string{
 }
 
 const (
-	noDropout            = "dropout is not offered: a dropped unit makes the trained policy another than the engine's at every token: leave it out; weight_decay or a lower rank regularise too"
+	dropoutPlace         = "dropout belongs to training, not to the adapter: training.lora_dropout"
 	gradientAccumulation = "a step is whole rollouts (groups_per_step) cut into micro-batches of training.token_budget, which cannot change the result: leave it out"
 )
 
@@ -108,6 +110,12 @@ func fits(n *yaml.Node, t reflect.Type) bool {
 func isSection(t reflect.Type) bool {
 	_, text := reflect.New(t).Interface().(encoding.TextUnmarshaler)
 	return t.Kind() == reflect.Struct && !text
+}
+
+// readsItself says whether a type decodes its mapping on its own.
+func readsItself(t reflect.Type) bool {
+	_, own := reflect.New(t).Interface().(yaml.Unmarshaler)
+	return own
 }
 
 // yamlFields maps the keys of a struct to the types of their values.
@@ -184,6 +192,12 @@ func shown(n *yaml.Node) string {
 func described(t reflect.Type) string {
 	if t == reflect.TypeFor[time.Duration]() {
 		return "a duration such as 30s or 5m"
+	}
+	switch {
+	case t == reflect.TypeFor[model.Pattern[int]]():
+		return "a mapping of module names to whole numbers"
+	case readsItself(t):
+		return "a mapping of names to values"
 	}
 	switch t.Kind() {
 	case reflect.Pointer:

@@ -3,7 +3,6 @@
 package xla
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/skein-rl/skein/model"
@@ -11,6 +10,7 @@ import (
 
 // layout is the shape a training program is compiled for: P prompt rows, then G
 // members of C rows each. Lengths, positions and which rows are scored are data.
+// Of an empty prompt all P rows are padding, which no member's row sees.
 type layout struct{ P, G, C int }
 
 // rows is the number of rows of a batch.
@@ -64,9 +64,6 @@ func makeBatches(cfg model.TrainerConfig, groups []model.PrefixGroup, vocab int)
 }
 
 func checkGroup(g model.PrefixGroup, vocab int) error {
-	if len(g.Prompt) == 0 {
-		return errors.New("the prompt is empty: a member's first token is predicted by the last prompt token")
-	}
 	check := func(ids []int32) error {
 		for i, t := range ids {
 			if t < 0 || int(t) >= vocab {

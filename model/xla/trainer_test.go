@@ -140,7 +140,7 @@ func TestTrainerRefuses(t *testing.T) {
 		return []model.PrefixGroup{{Prompt: []int32{1, 2}, Members: []model.Sequence{{Tokens: tokens, Train: train}}}}
 	}
 	for name, groups := range map[string][]model.PrefixGroup{
-		"prompt is empty":   {{}},
+		"prompt is empty":   {{Members: []model.Sequence{{Tokens: []int32{1}, Train: []bool{true}}}}},
 		"1 train marks":     one([]int32{1, 2}, true),
 		"token 0 is 300":    one([]int32{300}, true),
 		"group 1: member 0": append(one([]int32{1}, true), one([]int32{-1}, true)...),

@@ -4,6 +4,7 @@ package xla
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/skein-rl/skein/model"
@@ -26,6 +27,14 @@ func TestValueHead(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 1))
 	params := append(randomAdapter(t, m, tinyLoRA, 1).Params, randomWeights(rng, m.Config.HiddenSize)...)
 	groups := randomGroups(rng, m.Config.VocabSize)
+	// A critic reads the value before the first token, after the prompt's last: of
+	// a prompt of one token nothing is shared.
+	alone := groups[1]
+	alone.Prompt, alone.Members = nil, slices.Clone(alone.Members[1:])
+	for i, s := range alone.Members {
+		alone.Members[i].Train = append([]bool{false}, s.Train[1:]...)
+	}
+	groups = append(groups, alone)
 	for g := range groups {
 		for i, s := range groups[g].Members {
 			groups[g].Members[i].Value = make([]bool, len(s.Tokens))
