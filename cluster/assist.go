@@ -89,6 +89,7 @@ type LearnerServer struct {
 	addr   string
 	handle func(context.Context, *Channel) error
 	server *grpc.Server
+	tenant string
 	wg     sync.WaitGroup
 }
 
@@ -111,7 +112,7 @@ func (c *Client) ServeLearner(listen string, log *slog.Logger, handle func(conte
 	if err != nil {
 		return nil, errors.Join(err, ln.Close())
 	}
-	s := &LearnerServer{addr: addr, handle: handle}
+	s := &LearnerServer{addr: addr, handle: handle, tenant: c.id.Tenant}
 	s.server = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(c.id.serverTLS())),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
@@ -157,8 +158,11 @@ func (s *LearnerServer) Close() {
 	s.wg.Wait()
 }
 
-// Assist implements the service.
+// Assist implements the service. Learners of another tenant are refused.
 func (s *LearnerServer) Assist(st pb.Learner_AssistServer) error {
+	if who := callerOf(st.Context()); who.tenant != s.tenant {
+		return toStatus(fmt.Errorf("%w: %s asks a learner of another tenant", ErrDenied, who))
+	}
 	return s.handle(st.Context(), &Channel{
 		from: callerOf(st.Context()).id, send: st.Send, recv: st.Recv,
 		fail: func(err error) error { return err }, stop: func() error { return nil },

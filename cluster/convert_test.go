@@ -92,6 +92,7 @@ func TestConversionsKeepEveryField(t *testing.T) {
 	roundTrip(t, tableGroupTo, tableGroupFrom)
 	roundTrip(t, insertTo, insertFrom)
 	roundTrip(t, priorityTo, priorityFrom)
+	roundTrip(t, tenantTo, tenantFrom)
 }
 
 func nil2[M proto.Message, T any](f func(M) *T) func(proto.Message) T {

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"math/big"
 	"net/url"
@@ -49,8 +50,9 @@ func checkNode(id, role string) error {
 // Identity is a process's certificate in one cluster, with the authority that
 // signed it. Replay nodes hold the authority's key and the token as well.
 type Identity struct {
-	ID   string
-	Role string
+	ID     string
+	Role   string
+	Tenant string // "" = the default one, AllTenants = every one
 
 	group  string // random name of the raft group that the founder began; "" in certificates of old versions
 	ca     *x509.Certificate
@@ -82,27 +84,27 @@ func newCluster(id string) (*Identity, error) {
 }
 
 // sign issues a certificate. Only those of replay nodes and learners serve.
-func (id *Identity) sign(node, role string, pub any) ([]byte, error) {
+func (id *Identity) sign(to caller, pub any) ([]byte, error) {
 	if id.caKey == nil {
 		return nil, fmt.Errorf("cluster: node %s holds no authority key and cannot admit: join through a replay node", id.ID)
 	}
 	now := time.Now()
 	tmpl := &x509.Certificate{
 		SerialNumber: serial(),
-		Subject:      pkix.Name{CommonName: node},
+		Subject:      pkix.Name{CommonName: to.id},
 		NotBefore:    now.Add(-clockSkew),
 		NotAfter:     now.Add(cmp.Or(id.valid, certValid)),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-		URIs:         []*url.URL{{Scheme: "skein", Host: role, Path: "/" + node, RawQuery: groupQuery(id.group)}},
+		URIs:         []*url.URL{{Scheme: "skein", Host: to.role, Path: "/" + to.id, RawQuery: certQuery(id.group, to.tenant)}},
 	}
-	if role == RoleReplay || role == RoleLearner {
+	if to.role == RoleReplay || to.role == RoleLearner {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
-		tmpl.DNSNames = []string{role + nameSuffix}
+		tmpl.DNSNames = []string{to.role + nameSuffix}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, id.ca, pub, id.caKey)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: sign certificate of %s: %w", node, err)
+		return nil, fmt.Errorf("cluster: sign certificate of %s: %w", to.id, err)
 	}
 	return der, nil
 }
@@ -120,14 +122,14 @@ func (id *Identity) setLeaf(der []byte, key *ecdsa.PrivateKey) error {
 	if pub, ok := leaf.PublicKey.(*ecdsa.PublicKey); !ok || !pub.Equal(&key.PublicKey) {
 		return fmt.Errorf("cluster: certificate of %s does not belong to its key", id.ID)
 	}
-	node, role, err := certNode(leaf)
+	got, err := certNode(leaf)
 	switch {
 	case err != nil:
 		return err
 	case id.cert.Load() == nil && id.ID == "": // read from files
-		id.ID, id.Role, id.group = node, role, certGroup(leaf)
-	case node != id.ID || role != id.Role:
-		return fmt.Errorf("cluster: certificate for %s %q where %s %q was asked", role, node, id.Role, id.ID)
+		id.ID, id.Role, id.Tenant, id.group = got.id, got.role, got.tenant, certGroup(leaf)
+	case got != id.caller():
+		return fmt.Errorf("cluster: certificate for %s where %s was asked", got, id.caller())
 	case id.cert.Load() == nil:
 		id.group = certGroup(leaf)
 	}
@@ -135,25 +137,32 @@ func (id *Identity) setLeaf(der []byte, key *ecdsa.PrivateKey) error {
 	return nil
 }
 
-// certNode reads id and role from a certificate.
-func certNode(c *x509.Certificate) (id, role string, err error) {
+// caller is how others see the process.
+func (id *Identity) caller() caller { return caller{id.ID, id.Role, id.Tenant} }
+
+// certNode reads id, role and tenant from a certificate.
+func certNode(c *x509.Certificate) (caller, error) {
 	for _, u := range c.URIs {
 		if u.Scheme == "skein" {
-			id, role = strings.TrimPrefix(u.Path, "/"), u.Host
-			return id, role, checkNode(id, role)
+			who := caller{strings.TrimPrefix(u.Path, "/"), u.Host, u.Query().Get("tenant")}
+			return who, errors.Join(checkNode(who.id, who.role), checkTenantOf(who.role, who.tenant))
 		}
 	}
-	return "", "", fmt.Errorf("cluster: certificate %q names no skein node", c.Subject.CommonName)
+	return caller{}, fmt.Errorf("cluster: certificate %q names no skein node", c.Subject.CommonName)
 }
 
 // A group's name in certificates keeps two foundings by one authority apart: a
 // founder that lost its disk and founds once more makes another group, which
 // nobody of the first may take for it.
-func groupQuery(group string) string {
-	if group == "" {
-		return ""
+func certQuery(group, tenant string) string {
+	q := url.Values{}
+	if group != "" {
+		q.Set("group", group)
 	}
-	return url.Values{"group": {group}}.Encode()
+	if tenant != "" {
+		q.Set("tenant", tenant)
+	}
+	return q.Encode()
 }
 
 func certGroup(c *x509.Certificate) string {

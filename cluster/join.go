@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/sha256"
@@ -18,13 +19,16 @@ import (
 	"github.com/skein-rl/skein/replay"
 )
 
-// JoinConfig says who joins where. All fields are required.
+// JoinConfig says who joins where. All fields but Tenant are required.
 type JoinConfig struct {
 	Addrs []string // running replay nodes, tried in turn
 	Token Token
 	ID    string // of the joining process
 	Role  string
-	Dir   string // gets the certificate and the address book
+	// Tenant is whose process it is; "" = the token's. With the cluster's own
+	// token any may be named, AllTenants too.
+	Tenant string
+	Dir    string // gets the certificate and the address book
 }
 
 // Validate reports every problem at once.
@@ -39,7 +43,7 @@ func (c JoinConfig) Validate() error {
 	if c.Dir == "" {
 		errs = append(errs, errors.New("cluster: join: no directory for the certificate"))
 	}
-	return errors.Join(append(errs, checkNode(c.ID, c.Role))...)
+	return errors.Join(append(errs, checkNode(c.ID, c.Role), checkTenantOf(c.Role, c.tenant()))...)
 }
 
 // Join gets a certificate for this process from the cluster that the token
@@ -81,13 +85,17 @@ func Join(ctx context.Context, cfg JoinConfig) (*Identity, error) {
 	}
 }
 
+// tenant is the one to be joined as.
+func (c JoinConfig) tenant() string { return cmp.Or(c.Tenant, c.Token.tenant) }
+
 // request prepares the directory and the question.
 func (c JoinConfig) request() (*ecdsa.PrivateKey, *pb.JoinRequest, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, nil, err
 	}
 	key, csr, err := newRequest(c.ID)
-	return key, &pb.JoinRequest{Secret: c.Token.secret, Id: c.ID, Role: c.Role, Csr: csr}, err
+	return key, &pb.JoinRequest{Secret: c.Token.secret, Id: c.ID, Role: c.Role, Csr: csr,
+		Tenant: c.tenant(), TokenTenant: c.Token.tenant, TokenRole: c.Token.role}, err
 }
 
 // tryOnce asks every address but its own one time. Nil without error: nobody
@@ -119,8 +127,8 @@ func Connect(ctx context.Context, cfg JoinConfig) (*Client, error) {
 		id, err = Join(ctx, cfg)
 	case err == nil && cfg.Token.secret != "":
 		err = cfg.accepts(id)
-	case err == nil && (id.ID != cfg.ID || id.Role != cfg.Role):
-		err = fmt.Errorf("cluster: directory %s belongs to %s %q, not to %s %q: use another directory", cfg.Dir, id.Role, id.ID, cfg.Role, cfg.ID)
+	case err == nil && (id.ID != cfg.ID || id.Role != cfg.Role || cfg.Tenant != "" && id.Tenant != cfg.Tenant):
+		err = fmt.Errorf("cluster: directory %s belongs to %s, not to %s: use another directory", cfg.Dir, id.caller(), caller{cfg.ID, cfg.Role, cfg.Tenant})
 	}
 	if err != nil {
 		return nil, err
@@ -134,8 +142,8 @@ func (c JoinConfig) accepts(id *Identity) error {
 	case sha256.Sum256(id.ca.Raw) != c.Token.ca:
 		return fmt.Errorf("%w: directory %s holds a certificate of cluster %s, the token is for %s: use another directory, or that cluster's token",
 			errOtherCluster, c.Dir, id.Cluster(), short(c.Token.ca))
-	case id.ID != c.ID || id.Role != c.Role:
-		return fmt.Errorf("cluster: directory %s belongs to %s %q, not to %s %q: use another directory", c.Dir, id.Role, id.ID, c.Role, c.ID)
+	case id.caller() != caller{c.ID, c.Role, c.tenant()}:
+		return fmt.Errorf("cluster: directory %s belongs to %s, not to %s: use another directory", c.Dir, id.caller(), caller{c.ID, c.Role, c.tenant()})
 	}
 	return nil
 }
@@ -158,7 +166,7 @@ func (c JoinConfig) joinAt(ctx context.Context, addr string, req *pb.JoinRequest
 		}
 		return nil, fmt.Errorf("cluster: join at %s: %w", addr, fromStatus(err, addr))
 	}
-	id := &Identity{ID: req.GetId(), Role: req.GetRole(), ca: check.authority()}
+	id := &Identity{ID: req.GetId(), Role: req.GetRole(), Tenant: req.GetTenant(), ca: check.authority()}
 	if err := id.setLeaf(resp.GetCertificate(), key); err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ type NodeInfo struct {
 	Metrics         map[string]float64 // free, for display
 	Run             string             // learners: the run worked on, "" = none
 	Leads           bool               // learners: it trains the run; others of the run help
+	Tenant          string             // by its certificate; "" = the default one
 }
 
 // NodeStatus is a process as the leader sees it.
@@ -121,7 +122,7 @@ func infoTo(i NodeInfo) *pb.NodeInfo {
 	return &pb.NodeInfo{
 		Id: i.ID, Role: i.Role, Addr: i.Addr, PolicyVersion: i.PolicyVersion, TokensPerSecond: i.TokensPerSecond,
 		DiskFree: i.DiskFree, LastError: i.LastError, Version: i.Version, Started: nanos(i.Started), Metrics: i.Metrics,
-		Run: i.Run, Leads: i.Leads,
+		Run: i.Run, Leads: i.Leads, Tenant: i.Tenant,
 	}
 }
 
@@ -130,7 +131,7 @@ func infoFrom(i *pb.NodeInfo) NodeInfo {
 		ID: i.GetId(), Role: i.GetRole(), Addr: i.GetAddr(), PolicyVersion: i.GetPolicyVersion(),
 		TokensPerSecond: i.GetTokensPerSecond(), DiskFree: i.GetDiskFree(), LastError: i.GetLastError(),
 		Version: i.GetVersion(), Started: fromNanos(i.GetStarted()), Metrics: i.GetMetrics(),
-		Run: i.GetRun(), Leads: i.GetLeads(),
+		Run: i.GetRun(), Leads: i.GetLeads(), Tenant: i.GetTenant(),
 	}
 }
 

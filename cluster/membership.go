@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -22,11 +23,13 @@ type membershipServer struct {
 // Join signs a certificate for whoever shows the secret.
 func (m *membershipServer) Join(_ context.Context, q *pb.JoinRequest) (*pb.JoinResponse, error) {
 	n := m.n
-	if !n.ident.Token().admits(q.GetSecret()) {
-		return nil, fmt.Errorf("%w: join of %q: the token's secret is not that of cluster %s: copy the file %q of a replay node's directory",
-			ErrDenied, q.GetId(), n.ident.Cluster(), fileToken)
+	who := caller{q.GetId(), q.GetRole(), q.GetTenant()}
+	shown := Token{tenant: q.GetTokenTenant(), role: q.GetTokenRole(), secret: q.GetSecret()}
+	if err := n.ident.Token().admitsAs(shown, who.role, who.tenant); err != nil {
+		return nil, fmt.Errorf("%w: join of %s at cluster %s: %w: copy the file %q of a replay node's directory, or ask for a new token",
+			ErrDenied, who, n.ident.Cluster(), err, fileToken)
 	}
-	if err := checkNode(q.GetId(), q.GetRole()); err != nil {
+	if err := checkNode(who.id, who.role); err != nil {
 		return nil, fmt.Errorf("%w: join: %w", replay.ErrInvalid, err)
 	}
 	if q.GetRole() == RoleReplay {
@@ -40,11 +43,11 @@ func (m *membershipServer) Join(_ context.Context, q *pb.JoinRequest) (*pb.JoinR
 	if err != nil {
 		return nil, fmt.Errorf("join of %q: %w", q.GetId(), err)
 	}
-	cert, err := n.ident.sign(q.GetId(), q.GetRole(), pub)
+	cert, err := n.ident.sign(who, pub)
 	if err != nil {
 		return nil, err
 	}
-	n.log.Info("admitted", "id", q.GetId(), "role", q.GetRole())
+	n.log.Info("admitted", "id", who.id, "role", who.role, "tenant", who.tenant)
 	resp := &pb.JoinResponse{Certificate: cert, Nodes: n.book.all()}
 	if q.GetRole() == RoleReplay {
 		if resp.CaKey, err = x509.MarshalECPrivateKey(n.ident.caKey); err != nil {
@@ -65,6 +68,10 @@ func (m *membershipServer) Heartbeat(ctx context.Context, q *pb.HeartbeatRequest
 	if info.ID != who.id || info.Role != who.role {
 		return nil, fmt.Errorf("%w: heartbeat of %s %q with the certificate of %s %q", ErrDenied, info.Role, info.ID, who.role, who.id)
 	}
+	info.Tenant = who.tenant
+	if old, ok := m.n.live.get(info.ID); ok && old.Tenant != who.tenant && time.Since(old.LastSeen) <= m.n.live.alive {
+		return nil, fmt.Errorf("%w: heartbeat of %s: a process of another tenant has that id: choose another", ErrDenied, who)
+	}
 	if err := m.n.live.beat(NodeStatus{NodeInfo: info}, time.Now()); err != nil {
 		return nil, err
 	}
@@ -72,17 +79,21 @@ func (m *membershipServer) Heartbeat(ctx context.Context, q *pb.HeartbeatRequest
 }
 
 // ClusterStatus is answered by the leader, or by anybody when asked so.
-func (m *membershipServer) ClusterStatus(_ context.Context, q *pb.ClusterStatusRequest) (*pb.ClusterStatusResponse, error) {
+func (m *membershipServer) ClusterStatus(ctx context.Context, q *pb.ClusterStatusRequest) (*pb.ClusterStatusResponse, error) {
 	if err := m.n.mustLead(); err != nil && !q.GetStale() {
 		return nil, err
 	}
-	return clusterStatusTo(m.n.clusterStatus()), nil
+	s := m.n.clusterStatus()
+	if who := callerOf(ctx); !who.operator() {
+		s.Nodes = slices.DeleteFunc(s.Nodes, func(n NodeStatus) bool { return n.Role != RoleReplay && !who.sees(n.Tenant) })
+	}
+	return clusterStatusTo(s), nil
 }
 
 // RemoveNode takes a replay node out for good: an operator's business.
 func (m *membershipServer) RemoveNode(ctx context.Context, q *pb.RemoveNodeRequest) (*pb.Empty, error) {
-	if who := callerOf(ctx); who.role != RoleClient && who.role != RoleReplay {
-		return nil, fmt.Errorf("%w: remove node %q: %s %q may not: use a certificate of role %s", ErrDenied, q.GetId(), who.role, who.id, RoleClient)
+	if err := callerOf(ctx).mustOperate(fmt.Sprintf("remove node %q", q.GetId())); err != nil {
+		return nil, err
 	}
 	return empty(m.n.removeNode(ctx, q.GetId()))
 }

@@ -101,7 +101,7 @@ func (m *mux) shake(c net.Conn) {
 	cs := tc.ConnectionState()
 	if cs.NegotiatedProtocol == alpnRaft {
 		to = m.raft
-		if _, role, err := stateNode(cs); err != nil || role != RoleReplay {
+		if who, err := stateNode(cs); err != nil || who.role != RoleReplay {
 			m.log.Warn("raft connection refused: no replay certificate", "from", c.RemoteAddr().String())
 			_ = c.Close()
 			return
@@ -114,14 +114,6 @@ func (m *mux) shake(c net.Conn) {
 	case <-ctx.Done():
 		_ = c.Close()
 	}
-}
-
-// stateNode is the verified node behind a connection.
-func stateNode(cs tls.ConnectionState) (id, role string, err error) {
-	if len(cs.VerifiedChains) == 0 {
-		return "", "", errors.New("cluster: no client certificate")
-	}
-	return certNode(cs.VerifiedChains[0][0])
 }
 
 // muxListener is one side of a mux.

@@ -40,7 +40,7 @@ func (id *Identity) signSelf() error {
 	if err != nil {
 		return err
 	}
-	leaf, err := id.sign(id.ID, id.Role, &key.PublicKey)
+	leaf, err := id.sign(id.caller(), &key.PublicKey)
 	if err != nil {
 		return err
 	}
@@ -105,14 +105,14 @@ func checkRequest(der []byte) (any, error) {
 	return csr.PublicKey, nil
 }
 
-// Renew signs the caller's certificate anew: same id, same role.
+// Renew signs the caller's certificate anew: same id, role and tenant.
 func (m *membershipServer) Renew(ctx context.Context, q *pb.RenewRequest) (*pb.RenewResponse, error) {
 	who := callerOf(ctx)
 	pub, err := checkRequest(q.GetCsr())
 	if err != nil {
 		return nil, err
 	}
-	cert, err := m.n.ident.sign(who.id, who.role, pub)
+	cert, err := m.n.ident.sign(who, pub)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func TestExpiredCertificates(t *testing.T) {
 	signer := &Identity{ID: "n0", Role: RoleReplay, ca: w.ca, caKey: c.nodes[0].ident.caKey, valid: time.Nanosecond}
 	key, _, err := newRequest("w1")
 	require.NoError(t, err)
-	leaf, err := signer.sign("w1", RoleWorker, &key.PublicKey)
+	leaf, err := signer.sign(caller{id: "w1", role: RoleWorker}, &key.PublicKey)
 	require.NoError(t, err)
 	require.NoError(t, w.saveLeaf(dir, key, leaf))
 	eventually(t, "the next second", func() bool { _, err := LoadIdentity(dir); return err != nil })

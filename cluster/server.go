@@ -5,17 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
-	grpcpeer "google.golang.org/grpc/peer"
 
 	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
@@ -57,12 +54,18 @@ func (n *Node) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerIn
 		ctx, cancel = context.WithTimeout(ctx, 10*time.Minute) // long polls bound themselves
 		defer cancel()
 	}
+	if err := n.authorize(ctx, req, info.FullMethod); err != nil {
+		return nil, toStatus(err)
+	}
 	resp, err := h(ctx, req)
 	return resp, toStatus(err)
 }
 
 func guardStream(srv any, st grpc.ServerStream, info *grpc.StreamServerInfo, h grpc.StreamHandler) error {
 	ctx, err := admit(st.Context(), info.FullMethod)
+	if err == nil {
+		err = authorizeStream(callerOf(ctx), info.FullMethod)
+	}
 	if err != nil {
 		return toStatus(err)
 	}
@@ -76,42 +79,6 @@ type callerStream struct {
 
 // Context carries the caller.
 func (s *callerStream) Context() context.Context { return s.ctx }
-
-// caller is who makes a call, by certificate.
-type caller struct{ id, role string }
-
-type callerKey struct{}
-
-func callerOf(ctx context.Context) caller {
-	c, _ := ctx.Value(callerKey{}).(caller)
-	return c
-}
-
-// admit lets members call, anybody join, and only replay nodes speak as peers.
-func admit(ctx context.Context, method string) (context.Context, error) {
-	if method == pb.Membership_Join_FullMethodName {
-		return ctx, nil
-	}
-	p, ok := grpcpeer.FromContext(ctx)
-	if !ok {
-		return nil, fmt.Errorf("%w: no connection", ErrDenied)
-	}
-	tls, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok {
-		return nil, fmt.Errorf("%w: no TLS", ErrDenied)
-	}
-	id, role, err := stateNode(tls.State)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s needs a certificate of this cluster: join with its token first: %w", ErrDenied, method, err)
-	}
-	if strings.HasPrefix(method, "/"+pb.Peer_ServiceDesc.ServiceName+"/") && role != RoleReplay {
-		return nil, fmt.Errorf("%w: %s is for replay nodes; %s is a %s", ErrDenied, method, id, role)
-	}
-	if strings.HasPrefix(method, "/"+pb.Learner_ServiceDesc.ServiceName+"/") && role != RoleLearner {
-		return nil, fmt.Errorf("%w: %s is for learners; %s is a %s", ErrDenied, method, id, role)
-	}
-	return context.WithValue(ctx, callerKey{}, caller{id, role}), nil
-}
 
 // peerServer serves fellow replay nodes; its methods stand beside the side
 // that calls them.
@@ -130,7 +97,14 @@ type replayServer struct {
 func empty(err error) (*pb.Empty, error) { return &pb.Empty{}, err }
 
 func (r *replayServer) CreateRun(ctx context.Context, q *pb.CreateRunRequest) (*pb.Empty, error) {
-	return empty(r.s.CreateRun(ctx, specFrom(q.GetSpec())))
+	spec := specFrom(q.GetSpec())
+	if who := callerOf(ctx); !who.operator() {
+		if who.tenant == AllTenants {
+			return nil, fmt.Errorf("%w: create run %q: %s may not: whose run would it be?", ErrDenied, spec.Run, who)
+		}
+		spec.Tenant = who.tenant
+	}
+	return empty(r.s.CreateRun(ctx, spec))
 }
 
 func (r *replayServer) FinishRun(ctx context.Context, q *pb.RunRequest) (*pb.Empty, error) {
@@ -139,6 +113,9 @@ func (r *replayServer) FinishRun(ctx context.Context, q *pb.RunRequest) (*pb.Emp
 
 func (r *replayServer) Runs(ctx context.Context, _ *pb.Empty) (*pb.RunsResponse, error) {
 	runs, err := r.s.Runs(ctx)
+	if err == nil {
+		runs, err = r.n.visibleRuns(ctx, runs)
+	}
 	return &pb.RunsResponse{Runs: runs}, err
 }
 
@@ -209,6 +186,12 @@ func (r *replayServer) EvalStatus(ctx context.Context, q *pb.EvalStatusRequest) 
 func (r *replayServer) Fetch(q *pb.FetchRequest, st pb.Replay_FetchServer) error {
 	ctx, cancel := bounded(st.Context(), 0)
 	defer cancel()
+	if err := r.n.mustLead(); err != nil {
+		return err
+	}
+	if err := r.n.mayRead(ctx, q.GetLogIds()); err != nil {
+		return err
+	}
 	return streamRecords(q.GetLogIds(), func(ids []string) ([]replay.Record, error) { return r.s.Fetch(ctx, ids) }, st.Send)
 }
 
@@ -290,7 +273,11 @@ func (r *replayServer) readAppends(ctx context.Context, st pb.Replay_AppendServe
 			}
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			res, err := r.s.Append(ctx, recs)
+			var res []replay.AppendResult
+			err := r.n.mayTouch(ctx, mapSlice(recs, func(rec replay.Record) string { return rec.Item.Run })...)
+			if err == nil {
+				res, err = r.s.Append(ctx, recs)
+			}
 			a := &pb.AppendResponse{Id: q.GetId(), Results: mapSlice(res, resultTo)}
 			if err != nil {
 				a.Error, _ = toWire(err)

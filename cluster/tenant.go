@@ -32,7 +32,11 @@ func (r *replayServer) Tenants(ctx context.Context, _ *pb.Empty) (*pb.TenantsRes
 		return nil, err
 	}
 	out := new(pb.TenantsResponse)
+	who := callerOf(ctx)
 	for _, t := range all {
+		if !who.sees(t.Tenant) {
+			continue
+		}
 		out.Tenants = append(out.Tenants, tenantTo(t))
 	}
 	return out, nil
@@ -60,23 +64,26 @@ func quotaFrom(q *pb.Quota) replay.Quota {
 }
 
 func tenantTo(t replay.TenantStatus) *pb.TenantStatus {
-	m := &pb.TenantStatus{
+	return &pb.TenantStatus{
 		Tenant: t.Tenant, Quota: quotaTo(t.Quota), Version: t.Version, Set: nanos(t.Set), Bytes: t.Bytes, Logs: t.Logs,
-		Tickets: t.Tickets, Refused: map[string]int64{}, Runs: t.Runs,
+		Tickets: t.Tickets, Refused: mapValues[int64](t.Refused), Runs: t.Runs,
 	}
-	for k, n := range t.Refused {
-		m.Refused[k] = int64(n)
-	}
-	return m
 }
 
 func tenantFrom(m *pb.TenantStatus) replay.TenantStatus {
-	t := replay.TenantStatus{
+	return replay.TenantStatus{
 		Tenant: m.GetTenant(), Quota: quotaFrom(m.GetQuota()), Version: m.GetVersion(), Set: fromNanos(m.GetSet()), Bytes: m.GetBytes(),
-		Logs: m.GetLogs(), Tickets: m.GetTickets(), Refused: map[string]int{}, Runs: m.GetRuns(),
+		Logs: m.GetLogs(), Tickets: m.GetTickets(), Refused: mapValues[int](m.GetRefused()), Runs: m.GetRuns(),
 	}
-	for k, n := range m.GetRefused() {
-		t.Refused[k] = int(n)
+}
+
+func mapValues[B, A int | int64](in map[string]A) map[string]B {
+	if in == nil {
+		return nil
 	}
-	return t
+	out := make(map[string]B, len(in))
+	for k, n := range in {
+		out[k] = B(n)
+	}
+	return out
 }

@@ -100,7 +100,8 @@ func verifyServer(cs tls.ConnectionState, fp [sha256.Size]byte, role, want, grou
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: pool, DNSName: role + nameSuffix}); err != nil {
 		return nil, fmt.Errorf("%w: certificate of the server: %w", ErrDenied, err)
 	}
-	id, _, err := certNode(leaf)
+	who, err := certNode(leaf)
+	id := who.id
 	if err == nil && want != "" && id != want {
 		err = fmt.Errorf("node %s answers where %s was expected", id, want)
 	}

@@ -16,11 +16,15 @@ const tokenPrefix = "skein1"
 // Token admits a process to one cluster. Its text form is
 //
 //	skein1.<sha256 of the CA certificate, hex>.<secret, base64url>
+//	skein1.<sha256 of the CA certificate, hex>.<tenant>.<role>.<secret, base64url>
 //
-// The fingerprint lets the joiner know the right cluster before it shows the
+// the second for processes of one tenant, and of one role unless that is empty
+// (see For). // The fingerprint lets the joiner know the right cluster before it shows the
 // secret. Tokens are secrets: String hides the secret, Reveal does not.
 type Token struct {
 	ca     [sha256.Size]byte
+	tenant string // "" = the cluster's own token
+	role   string
 	secret string
 }
 
@@ -36,18 +40,24 @@ func ParseToken(s string) (Token, error) {
 		return bad("empty")
 	}
 	parts := strings.Split(s, ".")
-	if len(parts) != 3 || parts[0] != tokenPrefix {
+	if (len(parts) != 3 && len(parts) != 5) || parts[0] != tokenPrefix {
 		return bad("not a token of this version")
 	}
 	ca, err := hex.DecodeString(parts[1])
 	if err != nil || len(ca) != len(t.ca) {
 		return bad("damaged fingerprint")
 	}
-	if b, err := base64.RawURLEncoding.DecodeString(parts[2]); err != nil || len(b) < 16 {
+	t.secret = parts[len(parts)-1]
+	if b, err := base64.RawURLEncoding.DecodeString(t.secret); err != nil || len(b) < 16 {
 		return bad("damaged secret")
 	}
+	if len(parts) == 5 {
+		if _, err := (Token{secret: "any"}).For(parts[2], parts[3]); err != nil {
+			return bad(fmt.Sprintf("tenant %q and role %q", parts[2], parts[3]))
+		}
+		t.tenant, t.role = parts[2], parts[3]
+	}
 	copy(t.ca[:], ca)
-	t.secret = parts[2]
 	return t, nil
 }
 
@@ -64,7 +74,11 @@ func (t Token) Cluster() string { return short(t.ca) }
 // Reveal is the text form, to be written to a file of mode 0600 or handed to
 // the operator; never to a log.
 func (t Token) Reveal() string {
-	return tokenPrefix + "." + hex.EncodeToString(t.ca[:]) + "." + t.secret
+	s := tokenPrefix + "." + hex.EncodeToString(t.ca[:]) + "."
+	if t.tenant != "" {
+		s += t.tenant + "." + t.role + "."
+	}
+	return s + t.secret
 }
 
 // String hides the secret, so that a token that is printed by mistake does

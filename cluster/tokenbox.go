@@ -115,8 +115,8 @@ func (n *Node) takeToken(t Token, gen uint64) error {
 
 // RotateToken replaces the join token: an operator's business.
 func (m *membershipServer) RotateToken(ctx context.Context, _ *pb.RotateTokenRequest) (*pb.RotateTokenResponse, error) {
-	if who := callerOf(ctx); who.role != RoleClient && who.role != RoleReplay {
-		return nil, fmt.Errorf("%w: rotate the join token: %s %q may not: use a certificate of role %s", ErrDenied, who.role, who.id, RoleClient)
+	if err := callerOf(ctx).mustOperate("rotate the join token"); err != nil {
+		return nil, err
 	}
 	if err := m.n.mustLead(); err != nil { // one at a time
 		return nil, err

@@ -80,7 +80,12 @@ type JoinRequest struct {
 	Id     string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	Role   string                 `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
 	// csr is a PKCS#10 request in DER; only its public key is used.
-	Csr           []byte `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
+	Csr []byte `protobuf:"bytes,4,opt,name=csr,proto3" json:"csr,omitempty"`
+	// tenant is whose process it is; token_tenant and token_role are what the
+	// token's text names, empty for the cluster's own.
+	Tenant        string `protobuf:"bytes,5,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	TokenTenant   string `protobuf:"bytes,6,opt,name=token_tenant,json=tokenTenant,proto3" json:"token_tenant,omitempty"`
+	TokenRole     string `protobuf:"bytes,7,opt,name=token_role,json=tokenRole,proto3" json:"token_role,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -141,6 +146,27 @@ func (x *JoinRequest) GetCsr() []byte {
 		return x.Csr
 	}
 	return nil
+}
+
+func (x *JoinRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *JoinRequest) GetTokenTenant() string {
+	if x != nil {
+		return x.TokenTenant
+	}
+	return ""
+}
+
+func (x *JoinRequest) GetTokenRole() string {
+	if x != nil {
+		return x.TokenRole
+	}
+	return ""
 }
 
 type JoinResponse struct {
@@ -295,8 +321,10 @@ type NodeInfo struct {
 	Metrics         map[string]float64     `protobuf:"bytes,10,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// run is what a learner works on, leads whether it trains it; the others of
 	// the run help it.
-	Run           string `protobuf:"bytes,11,opt,name=run,proto3" json:"run,omitempty"`
-	Leads         bool   `protobuf:"varint,12,opt,name=leads,proto3" json:"leads,omitempty"`
+	Run   string `protobuf:"bytes,11,opt,name=run,proto3" json:"run,omitempty"`
+	Leads bool   `protobuf:"varint,12,opt,name=leads,proto3" json:"leads,omitempty"`
+	// tenant is set by the node that hears it, from the certificate.
+	Tenant        string `protobuf:"bytes,13,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -413,6 +441,13 @@ func (x *NodeInfo) GetLeads() bool {
 		return x.Leads
 	}
 	return false
+}
+
+func (x *NodeInfo) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
 }
 
 type HeartbeatRequest struct {
@@ -1327,12 +1362,16 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x1bskein/cluster/v1/node.proto\x12\x10skein.cluster.v1\x1a\x1dskein/cluster/v1/replay.proto\x1a\x1cskein/cluster/v1/types.proto\"1\n" +
 	"\x05Frame\x12\x14\n" +
 	"\x05piece\x18\x01 \x01(\fR\x05piece\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\bR\x04last\"[\n" +
+	"\x04last\x18\x02 \x01(\bR\x04last\"\xb5\x01\n" +
 	"\vJoinRequest\x12\x16\n" +
 	"\x06secret\x18\x01 \x01(\tR\x06secret\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x03 \x01(\tR\x04role\x12\x10\n" +
-	"\x03csr\x18\x04 \x01(\fR\x03csr\"\xba\x01\n" +
+	"\x03csr\x18\x04 \x01(\fR\x03csr\x12\x16\n" +
+	"\x06tenant\x18\x05 \x01(\tR\x06tenant\x12!\n" +
+	"\ftoken_tenant\x18\x06 \x01(\tR\vtokenTenant\x12\x1d\n" +
+	"\n" +
+	"token_role\x18\a \x01(\tR\ttokenRole\"\xba\x01\n" +
 	"\fJoinResponse\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12\x15\n" +
 	"\x06ca_key\x18\x02 \x01(\fR\x05caKey\x12\x14\n" +
@@ -1342,7 +1381,7 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\bNodeAddr\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x14\n" +
-	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xac\x03\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\"\xc4\x03\n" +
 	"\bNodeInfo\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -1357,7 +1396,8 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\ametrics\x18\n" +
 	" \x03(\v2'.skein.cluster.v1.NodeInfo.MetricsEntryR\ametrics\x12\x10\n" +
 	"\x03run\x18\v \x01(\tR\x03run\x12\x14\n" +
-	"\x05leads\x18\f \x01(\bR\x05leads\x1a:\n" +
+	"\x05leads\x18\f \x01(\bR\x05leads\x12\x16\n" +
+	"\x06tenant\x18\r \x01(\tR\x06tenant\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"B\n" +
