@@ -301,5 +301,8 @@ func DecodeCommand(b []byte) (Command, error) {
 		m := op.SetQuota
 		return SetQuotaCmd{now, m.GetTenant(), quotaFromPB(m.GetQuota()), m.GetVersion()}, nil
 	}
+	if c := operatorCommand(now, m); c != nil {
+		return c, nil
+	}
 	return nil, fmt.Errorf("%w: decode command: unknown operation (a newer version wrote it; upgrade this node)", ErrInvalid)
 }

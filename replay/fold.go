@@ -106,6 +106,14 @@ func (f *fold) dispatch(cmd Command) (res Result, err error) {
 		res.Updated, err = f.removeGroups(c)
 	case DeleteLogsCmd:
 		res.Updated, err = f.deleteLogs(c)
+	case RedactLogsCmd:
+		res.Updated, err = f.redactLogs(c)
+	case DropTableCmd:
+		err = f.dropTable(c)
+	case ImportLogsCmd:
+		res.Append, err = f.importLogs(c)
+	case ForgetDeletedCmd:
+		res.Updated, err = f.forgetDeleted(c)
 	case SetQuotaCmd:
 		res.Version, err = f.setQuota(c)
 	default:
@@ -237,7 +245,7 @@ func (f *fold) expire() error {
 			return unexpected(err)
 		}
 		if d.e.Table != "" {
-			if err := f.expireTable(d.e); err != nil {
+			if err := f.expireTable(d.key, d.e); err != nil {
 				return err
 			}
 			continue
@@ -296,7 +304,14 @@ func firstError(errs ...error) error {
 }
 
 // expireTable closes a group at its deadline, or sweeps a table.
-func (f *fold) expireTable(e *pb.Expiry) error {
+func (f *fold) expireTable(due []byte, e *pb.Expiry) error {
+	if t, ok, err := f.droppedTable(e.Run, e.Table); err != nil {
+		return err
+	} else if ok && e.Group != "" {
+		return f.kv.Delete(due)
+	} else if ok {
+		return f.clearTable(t)
+	}
 	t, err := f.mustTable(e.Run, e.Table)
 	if err != nil {
 		return unexpected(err)

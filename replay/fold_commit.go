@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
+	"github.com/skein-rl/skein/replay/table"
 )
 
 // commitStep consumes a lease, records the step and publishes its policy.
@@ -145,7 +146,7 @@ func (f *fold) consume(r *runState, l *pb.LeaseState) error {
 			}
 			g.Phase = pb.GroupPhase_GROUP_PHASE_CONSUMED
 			r.ConsumedGroups++
-			if err := f.putGroup(r.run, g); err != nil {
+			if err := firstError(f.putGroup(r.run, g), f.collectTrain(r, g, table.CollectFinished)); err != nil {
 				return err
 			}
 		}

@@ -89,8 +89,11 @@ func (f *fold) checkDelete(r *runState, s *pb.ItemState, _ string) error {
 	}
 	for _, h := range holders {
 		t, ok, err := f.table(r.run, h.table)
-		if err != nil || !ok {
+		if err != nil {
 			return err
+		}
+		if !ok {
+			continue // not a configured one; another holder may be
 		}
 		g, ok, err := f.tableItem(t, h.group)
 		if err != nil {
@@ -105,6 +108,28 @@ func (f *fold) checkDelete(r *runState, s *pb.ItemState, _ string) error {
 
 func (f *fold) deleteLog(r *runState, s *pb.ItemState, reason string) error {
 	it := s.Item
+	if err := f.leaveTables(r, it, reason); err != nil {
+		return err
+	}
+	if it.Table == TableEval {
+		g, err := f.mustGroup(r.run, it.Group)
+		if err != nil {
+			return err
+		}
+		if err := f.kv.Delete(evalLogKey(r.run, g.Version, g.Index)); err != nil {
+			return err
+		}
+	}
+	return firstError(
+		f.refund(r, it),
+		f.kv.Delete(scanPrefix(it.Run, it.Table).U64(s.Seq)),
+		f.put(itemKey(it.LogId), &pb.ItemState{Item: &pb.Item{LogId: it.LogId, Run: it.Run, Table: it.Table}, Seq: s.Seq, Deleted: true, DeletedAt: f.now}),
+		f.mark(deletedKey(f.now, it.LogId)),
+	)
+}
+
+// leaveTables takes the groups that hold a log out of their tables.
+func (f *fold) leaveTables(r *runState, it *pb.Item, reason string) error {
 	if it.Table == TableTrain || it.Table == TableEval {
 		g, err := f.mustGroup(r.run, it.Group)
 		if err != nil {
@@ -113,11 +138,6 @@ func (f *fold) deleteLog(r *runState, s *pb.ItemState, reason string) error {
 		if g.Phase == pb.GroupPhase_GROUP_PHASE_READY {
 			r.ReadyGroups--
 			if err := firstError(f.kv.Delete(readyKey(r.run, g.Index)), f.drop(r, g, reason)); err != nil {
-				return err
-			}
-		}
-		if it.Table == TableEval {
-			if err := f.kv.Delete(evalLogKey(r.run, g.Version, g.Index)); err != nil {
 				return err
 			}
 		}
@@ -138,11 +158,7 @@ func (f *fold) deleteLog(r *runState, s *pb.ItemState, reason string) error {
 			return err
 		}
 	}
-	return firstError(
-		f.refund(r, it),
-		f.kv.Delete(scanPrefix(it.Run, it.Table).U64(s.Seq)),
-		f.put(itemKey(it.LogId), &pb.ItemState{Item: &pb.Item{LogId: it.LogId, Run: it.Run, Table: it.Table}, Seq: s.Seq, Deleted: true}),
-	)
+	return nil
 }
 
 // removeGroup takes one group out of a table unless it is out already.

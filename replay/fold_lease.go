@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
+	"github.com/skein-rl/skein/replay/table"
 )
 
 // lease loads a lease; a lease that exists is live, because time passes before
@@ -196,7 +197,8 @@ func (f *fold) collect(r *runState, q LeaseRequest) ([]*pb.GroupState, error) {
 				continue
 			}
 			r.ReadyGroups--
-			if err := firstError(f.kv.Delete(readyKey(r.run, g.Index)), f.drop(r, g, dropStale)); err != nil {
+			if err := firstError(f.kv.Delete(readyKey(r.run, g.Index)), f.drop(r, g, dropStale),
+				f.collectTrain(r, g, table.CollectFinished)); err != nil {
 				return nil, err
 			}
 		}
@@ -256,7 +258,7 @@ func (f *fold) endLease(r *runState, l *pb.LeaseState, dropFor string) error {
 			return err
 		}
 		if dropFor != "" {
-			err = f.drop(r, g, dropFor)
+			err = firstError(f.drop(r, g, dropFor), f.collectTrain(r, g, table.CollectFinished))
 		} else {
 			err = f.makeReady(r, g)
 		}

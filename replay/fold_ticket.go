@@ -7,6 +7,7 @@ import (
 
 	"github.com/skein-rl/skein/replay/internal/keys"
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
+	"github.com/skein-rl/skein/replay/table"
 )
 
 // Tables that have groups and tickets. Any other one has what SetTable says, or
@@ -265,6 +266,7 @@ func (f *fold) makeReady(r *runState, g *pb.GroupState) error {
 	return firstError(
 		f.putGroup(r.run, g),
 		f.kv.Set(readyKey(r.run, g.Index), []byte(g.Group)),
+		f.collectTrain(r, g, table.CollectComplete),
 	)
 }
 

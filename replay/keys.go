@@ -33,6 +33,7 @@ import (
 //	u run table key                group       dedupe
 //	b logID table group            -           groups a log was inserted into
 //	k run table generation index   selection structures
+//	D deleted logID                -           what remains of deleted logs, by time
 //	N tenant                       TenantState
 type key = keys.Key
 
@@ -108,6 +109,9 @@ func sameKey(run, table, as string) key { return keys.New('u').Str(run).Str(tabl
 func generationPrefix(run, table string, generation uint64) key {
 	return keys.New('k').Str(run).Str(table).U64(generation)
 }
+
+// deletedKey orders deleted logs by time.
+func deletedKey(at int64, logID string) key { return keys.New('D').U64(uint64(at)).Str(logID) }
 
 // versionOf reads the number a key ends with.
 func versionOf(k []byte) uint64 { return binary.BigEndian.Uint64(k[len(k)-8:]) }

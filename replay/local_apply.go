@@ -66,13 +66,7 @@ func (l *Local) applyBatch(entries []Entry) ([]Result, error) {
 			return nil, fmt.Errorf("entry %d: %w", e.Index, err)
 		}
 		out[i], applied = res, e.Index
-		if c, ok := cmd.(AppendItemsCmd); ok {
-			for j, r := range res.Append {
-				if !r.Duplicate && r.Rejected == "" && r.Busy == "" {
-					committed = append(committed, c.Items[j])
-				}
-			}
-		}
+		committed = append(committed, newItems(cmd, res)...)
 	}
 	if applied == l.applied {
 		return out, nil
@@ -97,4 +91,29 @@ func (l *Local) applyBatch(entries []Entry) ([]Result, error) {
 	l.applied = applied
 	l.m.applied.Add(float64(len(entries)))
 	return out, nil
+}
+
+// newItems are the logs whose bytes a command made needed; of redacted ones the
+// id and the twin's digest.
+func newItems(cmd Command, res Result) (out []Item) {
+	var items []Item
+	switch c := cmd.(type) {
+	case AppendItemsCmd:
+		items = c.Items
+	case ImportLogsCmd:
+		items = c.Items
+	case RedactLogsCmd:
+		if res.Err == nil {
+			for _, r := range c.Logs {
+				out = append(out, Item{LogID: r.LogID, Digest: r.Digest})
+			}
+		}
+		return out
+	}
+	for i, r := range res.Append[:min(len(items), len(res.Append))] {
+		if !r.Duplicate && r.Rejected == "" && r.Busy == "" {
+			out = append(out, items[i])
+		}
+	}
+	return out
 }

@@ -85,9 +85,16 @@ func (l *Local) PutChunk(ctx context.Context, term uint64, recs []Record) error 
 func (l *Local) notHere(recs []Record) (todo []segment.Record, err error) {
 	l.placing.RLock()
 	defer l.placing.RUnlock()
-	txn := l.db.begin()
+	txn, prefix := l.beginState()
 	defer txn.Discard()
 	for _, r := range recs {
+		gone, err := buried(txnReader{txn, prefix}, r.Item.LogID, r.Item.Digest)
+		if err != nil {
+			return nil, err
+		}
+		if gone {
+			continue // a late copy: its bytes stay out, and the fold says that it is a duplicate
+		}
 		_, here, err := l.locate(txn, r.Item.LogID, r.Item.Digest)
 		if err != nil {
 			return nil, err

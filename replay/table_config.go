@@ -17,7 +17,8 @@ const maxTables = 256
 // setTable creates a table or changes its configuration. The caller names the
 // version it has seen, so that two who change it at once don't undo each other.
 func (f *fold) setTable(c SetTableCmd) (uint64, error) {
-	if _, err := f.run(c.Run); err != nil {
+	r, err := f.run(c.Run)
+	if err != nil {
 		return 0, err
 	}
 	name := fmt.Sprintf("table %q of run %q", cut(c.Table, maxID), cut(c.Run, maxID))
@@ -34,6 +35,9 @@ func (f *fold) setTable(c SetTableCmd) (uint64, error) {
 	t, ok, err := f.table(c.Run, c.Table)
 	if err != nil {
 		return 0, err
+	}
+	if _, going, err := f.droppedTable(c.Run, c.Table); err != nil || going {
+		return 0, cmpErr(err, refuse(ErrBusy, "%s: the one of this name that was dropped is still being cleared (try again in a moment)", name))
 	}
 	if ok && bytes.Equal(t.Config.Config, want) {
 		return t.Config.Version, nil
@@ -60,6 +64,7 @@ func (f *fold) setTable(c SetTableCmd) (uint64, error) {
 	if len(t.all) == 1 {
 		t.Indexing = false
 	}
+	r.setCollector(c.Table, c.Config.Collect != "")
 	return t.Config.Version, firstError(
 		f.put(tableConfigPrefix(c.Run, c.Table).U64(t.Config.Version), t.Config),
 		f.sweepAt(t, f.now+1), // for a TTL that is new, and the structures

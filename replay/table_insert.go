@@ -323,6 +323,11 @@ func (f *fold) insertGroup(t *tableState, in GroupInsert) (AppendResult, error) 
 		t.Duplicates++
 		return AppendResult{Duplicate: true}, err
 	}
+	return f.placeGroup(t, in, items)
+}
+
+// placeGroup puts stored logs into a table that does not have the group yet.
+func (f *fold) placeGroup(t *tableState, in GroupInsert, items []Item) (AppendResult, error) {
 	if kind, why := t.admits(); why != "" {
 		return t.busy(kind, why), nil
 	}

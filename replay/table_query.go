@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -43,6 +44,9 @@ func Tables(kv Reader, run string) ([]TableStatus, error) {
 	out := append(make([]TableStatus, 0, 1+len(names)), trainStatus(r))
 	for _, name := range names {
 		t, err := readTable(kv, run, name)
+		if errors.Is(err, ErrNotFound) {
+			continue // being dropped
+		}
 		if err != nil {
 			return nil, err
 		}

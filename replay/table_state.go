@@ -22,9 +22,20 @@ type tableState struct {
 func (f *fold) table(run, name string) (t *tableState, ok bool, err error) {
 	for _, t := range f.tables {
 		if t.run == run && t.name == name {
-			return t, true, nil
+			return t, !t.Dropped, nil
 		}
 	}
+	t, ok, err = f.anyTable(run, name)
+	if err != nil || !ok || t.Dropped {
+		return nil, false, err
+	}
+	f.tables = append(f.tables, t)
+	return t, true, nil
+}
+
+// anyTable loads a table, even one that is being dropped, without remembering
+// to write it back.
+func (f *fold) anyTable(run, name string) (t *tableState, ok bool, err error) {
 	m := new(pb.TableState)
 	if ok, err = load(f.kv, tableKey(run, name), m); err != nil || !ok {
 		return nil, false, err
@@ -33,7 +44,6 @@ func (f *fold) table(run, name string) (t *tableState, ok bool, err error) {
 	if err := f.configure(t); err != nil {
 		return nil, false, err
 	}
-	f.tables = append(f.tables, t)
 	return t, true, nil
 }
 

@@ -2,6 +2,7 @@ package segment
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/skein-rl/skein/replay/internal/disk"
 )
@@ -42,7 +43,11 @@ func (l *Log) gather(first *request) []*request {
 
 // commit makes a batch durable and answers its appenders.
 func (l *Log) commit(batch []*request) {
+	seal := slices.ContainsFunc(batch, func(r *request) bool { return r.seal })
 	err := l.write(batch)
+	if err == nil && seal && l.size > fileHeader {
+		err = disk.Full(l.roll())
+	}
 	if err != nil {
 		err = fmt.Errorf("segment: append: %w", err)
 	}
@@ -55,6 +60,9 @@ func (l *Log) write(batch []*request) error {
 	total := 0
 	for _, r := range batch {
 		total += len(r.buf)
+	}
+	if total == 0 {
+		return nil
 	}
 	if l.opts.MinFree > 0 {
 		if err := disk.Check(l.dir, l.opts.FreeSpace, l.opts.MinFree, total); err != nil {

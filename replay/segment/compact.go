@@ -34,6 +34,12 @@ func (l *Log) Sealed() ([]Info, error) {
 	return out, nil
 }
 
+// Seal ends the file that is appended to, so that Sealed lists it. Nothing
+// happens when it holds no record.
+func (l *Log) Seal(ctx context.Context) error {
+	return l.ask(ctx, &request{seal: true, done: make(chan error, 1)})
+}
+
 // ScanOne is Scan of one file.
 func (l *Log) ScanOne(ctx context.Context, number uint64, fn func(Entry) error) (gaps []Gap, err error) {
 	f, size, err := l.openRead(number)

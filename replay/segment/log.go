@@ -83,6 +83,7 @@ type Log struct {
 type request struct {
 	buf     []byte
 	entries []Entry // Pos.Offset relative to buf until placed
+	seal    bool    // nothing to write: end the current file
 	done    chan error
 }
 
@@ -231,32 +232,34 @@ func (l *Log) Append(ctx context.Context, recs []Record) ([]Entry, error) {
 			return nil, err
 		}
 	}
+	if err := l.ask(ctx, r); err != nil {
+		return nil, err
+	}
+	return r.entries, nil
+}
+
+// ask hands a request to the committer and waits for its answer.
+func (l *Log) ask(ctx context.Context, r *request) error {
 	select {
 	case l.reqs <- r:
 	case <-l.quit:
-		return nil, ErrClosed
+		return ErrClosed
 	case <-ctx.Done():
-		return nil, fmt.Errorf("segment: append: %w", ctx.Err())
+		return fmt.Errorf("segment: append: %w", ctx.Err())
 	}
 	select {
 	case err := <-r.done:
-		if err != nil {
-			return nil, err
-		}
-		return r.entries, nil
+		return err
 	case <-l.done:
 		// The committer may have answered just before it ended.
 		select {
 		case err := <-r.done:
-			if err == nil {
-				return r.entries, nil
-			}
-			return nil, err
+			return err
 		default:
-			return nil, ErrClosed
+			return ErrClosed
 		}
 	case <-ctx.Done():
-		return nil, fmt.Errorf("segment: append: %w", ctx.Err())
+		return fmt.Errorf("segment: append: %w", ctx.Err())
 	}
 }
 

@@ -39,6 +39,12 @@ const (
 	PriorityReward   = "reward"   // the mean reward of the scored members, Config.Priority without any
 )
 
+// When a group of train goes into a table that collects them.
+const (
+	CollectComplete = "complete" // when it is ready to be trained
+	CollectFinished = "finished" // when it was trained, was too stale, or was dropped by a learner
+)
+
 // Config is one table. Its JSON form, snake case with every field, is what the
 // registry keeps and what files hold; unknown fields are errors.
 type Config struct {
@@ -89,6 +95,11 @@ type Config struct {
 	Priority     float64 `json:"priority"`
 	// Seed of the table's chance.
 	Seed uint64 `json:"seed"`
+
+	// Collect: "", CollectComplete or CollectFinished. The table gets the run's
+	// groups of train by itself, under their names and beside what is inserted;
+	// those it has no place for are counted as refused, and train goes on.
+	Collect string `json:"collect,omitempty"` // left out when "": older configurations keep their bytes
 }
 
 // Default is an unbounded queue that gives every complete group out once,
@@ -162,6 +173,7 @@ func (c Config) Validate() error {
 		add("limiter.min_size = %d above max_items = %d: nothing would ever be sampled", c.Limiter.MinSize, c.Items())
 	}
 	oneOf("on_full", c.OnFull, Refuse, Remove)
+	oneOf("collect", c.Collect, "", CollectComplete, CollectFinished)
 	oneOf("priority_from", c.PriorityFrom, PriorityConstant, PriorityMax, PriorityReward)
 	if math.IsNaN(c.Priority) || math.IsInf(c.Priority, 0) { // JSON could not even say it
 		add("priority = %v: want a finite number", c.Priority)
