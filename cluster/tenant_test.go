@@ -49,7 +49,10 @@ func TestTenantTokens(t *testing.T) {
 		require.NotContains(t, tok.String(), tok.secret)
 		require.NotContains(t, tok.Reveal(), own.secret)
 	}
-	ok := func(shown Token, role, tenant string) { t.Helper(); require.NoError(t, own.admitsAs(shown, role, tenant)) }
+	ok := func(shown Token, role, tenant string) {
+		t.Helper()
+		require.NoError(t, own.admitsAs(shown, role, tenant))
+	}
 	no := func(shown Token, role, tenant, why string) {
 		t.Helper()
 		require.ErrorContains(t, own.admitsAs(shown, role, tenant), why)
