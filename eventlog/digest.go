@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math"
+	"slices"
+	"sync"
 	"time"
 
 	"lukechampine.com/blake3"
@@ -38,7 +40,8 @@ func (l *Log) contentID() string {
 }
 
 func (l *Log) sum(id string) (sum [32]byte, ok bool) {
-	w := hasher{h: blake3.New(32, nil)}
+	w := hashers.Get().(*hasher)
+	defer w.free()
 	w.buf = append(w.buf, digestDomain...)
 	m := &l.Meta
 	w.str(id)
@@ -67,21 +70,59 @@ func (l *Log) sum(id string) (sum [32]byte, ok bool) {
 	for i := range l.Branches {
 		w.branch(&l.Branches[i])
 	}
-	w.h.Write(w.buf)
-	w.h.Sum(sum[:0])
-	return sum, true
+	return w.sum(), true
 }
 
-// hasher buffers small writes in front of the hash.
+// hasher gathers what is hashed: one long write costs far less than many, and
+// most logs fit whole.
 type hasher struct {
-	h   *blake3.Hasher
+	h   *blake3.Hasher // nil: everything so far is in buf
 	buf []byte
 }
 
+const hashAtOnce = 1 << 18
+
+var hashers = sync.Pool{New: func() any { return &hasher{buf: make([]byte, 0, 1<<14)} }}
+
+// free gives the buffer to the next log.
+func (w *hasher) free() {
+	w.h, w.buf = nil, w.buf[:0]
+	hashers.Put(w)
+}
+
 func (w *hasher) flush() {
-	if len(w.buf) >= 1<<16 {
-		w.h.Write(w.buf)
-		w.buf = w.buf[:0]
+	if len(w.buf) < hashAtOnce {
+		return
+	}
+	if w.h == nil {
+		w.h = blake3.New(32, nil)
+	}
+	w.h.Write(w.buf)
+	w.buf = w.buf[:0]
+}
+
+func (w *hasher) sum() (sum [32]byte) {
+	if w.h == nil {
+		return blake3.Sum256(w.buf)
+	}
+	w.h.Write(w.buf)
+	w.h.Sum(sum[:0])
+	return sum
+}
+
+// column appends n numbers of 4 bytes.
+func (w *hasher) column(n int, at func(i int) uint32) {
+	w.u32(uint32(n))
+	for i := 0; i < n; {
+		k := min(n-i, hashAtOnce/4)
+		w.buf = slices.Grow(w.buf, 4*k)
+		part := w.buf[len(w.buf) : len(w.buf)+4*k]
+		for j := range k {
+			binary.LittleEndian.PutUint32(part[4*j:], at(i+j))
+		}
+		w.buf = w.buf[:len(w.buf)+4*k]
+		i += k
+		w.flush()
 	}
 }
 
@@ -140,16 +181,8 @@ func (w *hasher) branch(b *Branch) {
 	w.u32(b.Parent)
 	w.u32(uint32(b.Fork))
 	w.flag(b.Accepted)
-	w.u32(uint32(len(b.IDs)))
-	for _, id := range b.IDs {
-		w.u32(uint32(id))
-		w.flush()
-	}
-	w.u32(uint32(len(b.Logprobs)))
-	for _, lp := range b.Logprobs {
-		w.u32(logprobBits(lp))
-		w.flush()
-	}
+	w.column(len(b.IDs), func(i int) uint32 { return uint32(b.IDs[i]) })
+	w.column(len(b.Logprobs), func(i int) uint32 { return logprobBits(b.Logprobs[i]) })
 	w.u32(uint32(len(b.Runs)))
 	for _, r := range b.Runs {
 		w.u32(uint32(r.End))
