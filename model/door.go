@@ -182,20 +182,28 @@ type TrainerConfig struct {
 type Sequence struct {
 	Tokens []int32
 	// Train marks tokens whose logprob is wanted (policy-sampled tokens).
-	// len(Train) == len(Tokens). Positions are prompt length + index.
+	// len(Train) == len(Tokens).
 	Train []bool
 	// Value marks tokens after which the value head is read (TrainerConfig.Value);
 	// nil = none, else len(Value) == len(Tokens).
 	Value []bool
+	// Parent is what the tokens go on from: 0 the prompt, i all of member i-1.
+	Parent int
 }
 
-// PrefixGroup is a prompt shared by its members; the prompt is computed once,
-// forward and backward. Token 0 of a member is predicted by the last prompt
-// token, so Prompt is empty only where no member's token 0 is trained. A lone
-// sequence is a group of one.
+// PrefixGroup is a tree of sequences: a prompt, the members that go on from it,
+// and those that go on from members. Every token is computed once, forward and
+// backward, however many sequences pass through it. Members stand depth first:
+// each goes on from the prompt, from the member before it or from one that that
+// one goes on from. The first token of a member is predicted by the last one of
+// what it goes on from, so Prompt is empty only where no such token is trained. A
+// lone sequence is a group of one.
 type PrefixGroup struct {
 	Prompt  []int32
 	Members []Sequence
+	// Dropout is applied to the adapter in Score and Forward; see Dropout. Its zero
+	// value, and an adapter that is not there, drop nothing.
+	Dropout Dropout `json:",omitzero"`
 }
 
 // Scores holds, for every trained token of every member of every group in

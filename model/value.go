@@ -24,9 +24,15 @@ func (t TrainerConfig) Layout(c Config) (Layout, error) {
 	return layout, nil
 }
 
-// CheckMarks refuses a group whose marks a trainer of this configuration can't
-// serve; what it says of sizes and tokens is for the backend.
+// CheckMarks refuses a group whose marks or dropout a trainer of this configuration
+// can't serve; what it says of sizes and tokens is for the backend.
 func (t TrainerConfig) CheckMarks(g PrefixGroup) error {
+	if err := g.Dropout.check(); err != nil {
+		return err
+	}
+	if t.Full && g.Dropout.Rate > 0 {
+		return fmt.Errorf("dropout rate is %v, but a full trainer has no adapter to drop from: set it to 0", g.Dropout.Rate)
+	}
 	for i, m := range g.Members {
 		switch {
 		case len(m.Train) != len(m.Tokens):
@@ -35,7 +41,7 @@ func (t TrainerConfig) CheckMarks(g PrefixGroup) error {
 			return fmt.Errorf("member %d: %d value marks for %d tokens", i, len(m.Value), len(m.Tokens))
 		case m.Value != nil && !t.Value:
 			return fmt.Errorf("member %d has value marks, but the trainer has no value head: make it with TrainerConfig.Value", i)
-		case len(g.Prompt) == 0 && len(m.Train) > 0 && m.Train[0]:
+		case len(g.Prompt) == 0 && m.Parent == 0 && len(m.Train) > 0 && m.Train[0]:
 			return fmt.Errorf("member %d: the prompt is empty: a sequence needs at least one token before the first scored one", i)
 		}
 	}
