@@ -21,7 +21,7 @@ type Episode struct {
 	Source    string // of its task
 	Member    uint32
 	Reward    float64
-	Advantage float64 // of every token, weighed; for ppo 0, for reinforce++ their mean
+	Advantage float64 // of every token, weighed; for ppo 0, where each token has its own their mean
 	Truncated bool
 	Tokens    int       // trained tokens; 0 when masked as truncated
 	Sampled   []float64 // the engine's log-probabilities
@@ -29,6 +29,9 @@ type Episode struct {
 	seqs      []sequence
 	traits    traits
 	weight    float64 // of its source
+	turns     turnLog
+	turnOf    []int     // turn of each trained token
+	tokenAdv  []float64 // of each trained token; nil = Advantage
 }
 
 // sequence is one branch of an episode as the trainer sees it.
@@ -127,7 +130,7 @@ func Build(c Config, version uint64, groups []Group) (*Batch, error) {
 		case len(eps) == 1 && c.comparesGroups():
 			b.Excluded["group_of_one"]++ // nothing to compare it with
 			continue
-		case c.ConstantGroups != KeepConstant && constant(rows):
+		case c.ConstantGroups != KeepConstant && constant(rows) && (!c.TurnAdvantages || sameTurns(c, eps)):
 			b.Excluded["group_constant"]++
 			continue
 		}
@@ -148,6 +151,22 @@ func constant(rows []advantage.Sample) bool {
 	for _, r := range rows[1:] {
 		for k, v := range r.Rewards {
 			if w := rows[0].Rewards[k]; v != w && !(math.IsNaN(v) && math.IsNaN(w)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// sameTurns says whether every turn of a group has the same return.
+func sameTurns(c Config, eps []Episode) bool {
+	first := math.NaN()
+	for _, e := range eps {
+		for _, g := range c.turns().Returns(advantage.TurnSample{Turns: e.turns.rewards}) {
+			if math.IsNaN(first) {
+				first = g
+			}
+			if g != first {
 				return false
 			}
 		}
@@ -188,6 +207,9 @@ func (b *Batch) advantages(c Config) error {
 	for _, r := range res.Rewards {
 		b.RewardMean += r / float64(len(res.Rewards))
 	}
+	if c.TurnAdvantages && c.Algorithm == GRPO {
+		return b.turnAdvantages(c)
+	}
 	return nil
 }
 
@@ -204,7 +226,7 @@ func (c Config) episode(l *eventlog.Log, names []string) (e Episode, rewards []f
 	if err != nil {
 		return e, nil, "no_model_calls"
 	}
-	e = Episode{Group: l.Meta.Group, LogID: l.ID, Source: l.Meta.Source, Member: l.Meta.Member, Truncated: l.Meta.Status == eventlog.Truncated, traits: traitsOf(l)}
+	e = Episode{Group: l.Meta.Group, LogID: l.ID, Source: l.Meta.Source, Member: l.Meta.Member, Truncated: l.Meta.Status == eventlog.Truncated, traits: traitsOf(l), turns: turnLogOf(l)}
 	if e.Truncated && c.MaskTruncatedCompletions {
 		return e, rewards, ""
 	}
@@ -214,9 +236,10 @@ func (c Config) episode(l *eventlog.Log, names []string) (e Episode, rewards []f
 			return e, nil, "no_prompt"
 		}
 		start, last := int(br.Runs[0].End), 0
-		versions := br.Versions()
+		versions, turns := br.Versions(), e.turns.tokens(l, r.Branch)
 		for t, on := range r.Mask {
 			if on {
+				e.turnOf = append(e.turnOf, turns[t])
 				e.Sampled = append(e.Sampled, float64(br.Logprobs[t]))
 				e.Versions = append(e.Versions, versions[t])
 				last = t

@@ -159,6 +159,8 @@ type Config struct {
 	OffPolicyConfig `yaml:",inline"`
 	// Control of the entropy bonus.
 	AdaptiveEntropyConfig `yaml:",inline"`
+	// Advantages of single turns.
+	TurnConfig `yaml:",inline"`
 	// Settings of rloo and reinforce++.
 	BaselineConfig `yaml:",inline"`
 	// PPO settings.
@@ -271,6 +273,7 @@ func (c Config) validateRollouts(atLeast func(string, int, int, string), bad fun
 	}
 	errs = append(errs, c.validateBaseline(bad)...)
 	errs = append(errs, c.validateOffPolicy(bad)...)
+	errs = append(errs, c.validateTurns(bad)...)
 	c.validateAdaptiveEntropy(bad)
 	c.validateSources(bad)
 	atLeast("groups_per_step", c.GroupsPerStep, 1, "use 1 or more")

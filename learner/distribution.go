@@ -63,6 +63,7 @@ func measure(m map[string]float64, name string, s spread.Spread, percents ...int
 //	entropy/p10...       of the last pass
 //	staleness/p50...     policy versions, over trained tokens
 //	rewards/NAME/...     of each component of the episode reward
+//	turns/...            mean a rollout; of their rewards, where turns have any
 //	tools/...            call_frequency (calls a rollout), failure_frequency (failed a call)
 func (s *stepRun) distributions(m map[string]float64) map[string]spread.Histogram {
 	const ratioBound = 69 // exp of it is 1e30
@@ -111,6 +112,7 @@ func (s *stepRun) distributions(m map[string]float64) map[string]spread.Histogra
 		m["advantage/mean"], m["advantage/std"], m["advantage/min"], m["advantage/max"] = a.Mean, a.Std, a.Min, a.Max
 	}
 	s.traits(m)
+	s.turnMetrics(m)
 	return out
 }
 

@@ -83,6 +83,7 @@ type entry struct {
 	status  eventlog.Status
 	cause   string
 	attempt uint32
+	judged  map[int]eventlog.Event // rewards of steps and turns, after parts
 }
 
 func r(x float64) *float64 { return &x }
@@ -101,7 +102,7 @@ func (e entry) log(t testing.TB) *eventlog.Log {
 	require.NoError(t, err)
 	_, err = b.Append(eventlog.NewObservation("env", "task").In(0, sp))
 	require.NoError(t, err)
-	for _, p := range e.parts {
+	for k, p := range e.parts {
 		if p.writer == eventlog.Policy && p.lps == nil {
 			for range p.ids {
 				p.lps = append(p.lps, -1)
@@ -115,6 +116,10 @@ func (e entry) log(t testing.TB) *eventlog.Log {
 			_, err = b.Append(eventlog.NewObservation("env", "y").In(0, sp))
 		}
 		require.NoError(t, err)
+		if ev, ok := e.judged[k]; ok {
+			_, err = b.Append(ev)
+			require.NoError(t, err)
+		}
 	}
 	if e.reward != nil {
 		ev := eventlog.NewReward(eventlog.EpisodeScope, *e.reward)

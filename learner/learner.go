@@ -122,7 +122,7 @@ func (l *Learner) needed(e Episode) bool {
 	c := l.cfg
 	everything := c.Algorithm == PPO || c.Algorithm == Reinforce || c.Beta != 0 || c.EntropyCoef != 0 || c.UseAdaptiveEntropy ||
 		c.TopEntropyQuantile < 1 || c.RolloutISDenominator == loss.DenominatorKept || c.M2Threshold != nil
-	return e.Tokens > 0 && (everything || e.Advantage != 0)
+	return e.Tokens > 0 && (everything || slices.ContainsFunc(e.advantages(), func(a float64) bool { return a != 0 }))
 }
 
 // numbered gives parameters an id.

@@ -86,6 +86,9 @@ func (s *stepRun) estimate() error {
 	rows := make([]ppo.Trajectory, len(r.rows))
 	for i, e := range s.b.Episodes {
 		rows[i] = ppo.Trajectory{Old: s.old[i], Ref: s.ref[i], Values: r.rows[i].Old, Score: e.Reward}
+		if s.l.cfg.TurnAdvantages {
+			rows[i].Rewards = e.paid(s.l.cfg.turns().Weight)
+		}
 	}
 	est, stats, err := ppo.Estimates(s.l.cfg.ppo(), rows)
 	if err != nil {

@@ -121,7 +121,7 @@ func (s *stepRun) run() error {
 	n := len(s.b.Episodes)
 	s.rows, s.old, s.ref, s.prepared = make([]loss.Row, n), make([][]float64, n), make([][]float64, n), make([]bool, n)
 	for i, e := range s.b.Episodes {
-		s.rows[i] = loss.Row{LogP: make([]float64, e.Tokens), Entropy: make([]float64, e.Tokens), Adv: []float64{e.Advantage}, Sampling: e.Sampled}
+		s.rows[i] = loss.Row{LogP: make([]float64, e.Tokens), Entropy: make([]float64, e.Tokens), Adv: e.advantages(), Sampling: e.Sampled}
 		s.old[i], s.ref[i] = make([]float64, e.Tokens), make([]float64, e.Tokens)
 	}
 	c := s.l.cfg

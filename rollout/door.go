@@ -107,6 +107,11 @@ type Task struct {
 	InOrder bool
 	// Score judges the finished episode in [0,1]; error = the reward broke.
 	Score func(Episode) (float64, error)
+	// TurnScore, when set, judges the episode after each turn whose calls were
+	// executed or which ended it; scored false leaves the turn without a reward. An
+	// error fails the rollout, as Score's does. The turns of one episode are judged
+	// in order; Final and Truncated are as they stand then.
+	TurnScore func(Episode) (value float64, scored bool, err error)
 	// SingleTurn ends the episode, well, once the calls of its first calling
 	// turn are executed: single-call benchmarks judge the call alone.
 	SingleTurn bool
@@ -129,6 +134,9 @@ type Episode struct {
 	Malformed int         // calls that did not parse
 	Final     string      // last assistant text
 	Truncated bool
+	// Before is how many of Calls were executed before the turn that TurnScore
+	// judges.
+	Before int
 }
 
 // Source yields tasks by index, the same for every node: index i is always the

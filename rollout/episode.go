@@ -53,11 +53,17 @@ func (e *episode) run(ctx context.Context) ending {
 		}
 		e.loop.counts.turns.Add(1)
 		if gen.Finish == FinishLength {
-			e.seen.Final = parsed.Text()
+			e.seen.Final, e.seen.Truncated = parsed.Text(), true
+			if broke := e.scoreTurn(ctx); broke != nil {
+				return *broke
+			}
 			return ending{eventlog.Truncated, "length: the turn reached its token limit"}
 		}
 		if parsed.Calls() == 0 {
 			e.seen.Final = parsed.Text()
+			if broke := e.scoreTurn(ctx); broke != nil {
+				return *broke
+			}
 			return e.complete(turn, ending{status: eventlog.OK})
 		}
 		if turn > e.loop.cfg.MaxToolCallingIterations {
@@ -67,7 +73,7 @@ func (e *episode) run(ctx context.Context) ending {
 		if ctx.Err() != nil {
 			return e.broken(ctx, "tool", context.Cause(ctx))
 		}
-		if end := e.answer(turn, results); end != nil {
+		if end := e.answer(ctx, turn, results); end != nil {
 			return *end
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skein-rl/skein/agent/tool"
 	"github.com/skein-rl/skein/eventlog"
+	"github.com/skein-rl/skein/reward"
 )
 
 // toolResult is what became of one call.
@@ -79,7 +80,7 @@ func (e *episode) execute(ctx context.Context, env tool.Env, parsed Parsed) []to
 
 // answer appends the results to transcript and log. The ending is set when the
 // episode is over.
-func (e *episode) answer(turn int, results []toolResult) *ending {
+func (e *episode) answer(ctx context.Context, turn int, results []toolResult) *ending {
 	l := e.loop
 	messages := make([]Message, len(results))
 	for i, r := range results {
@@ -105,11 +106,42 @@ func (e *episode) answer(turn int, results []toolResult) *ending {
 	if end == nil && e.task.SingleTurn {
 		end = &ending{status: eventlog.OK}
 	}
+	if broke := e.scoreTurn(ctx); broke != nil {
+		return broke
+	}
 	done := e.complete(turn, ending{})
 	if end == nil && done.cause != "" {
 		end = &done
 	}
 	return end
+}
+
+// scoreTurn has the task judge the turn that has just ended. A judge that breaks
+// ends the rollout as failed.
+func (e *episode) scoreTurn(ctx context.Context) *ending {
+	if e.task.TurnScore == nil {
+		return nil
+	}
+	scored := false
+	s := reward.Guard(func() (float64, error) {
+		return tool.Bounded(ctx, e.loop.cfg.ToolTimeout, func(context.Context) (value float64, err error) {
+			value, scored, err = e.task.TurnScore(e.seen)
+			return value, err
+		})
+	})
+	e.seen.Before = len(e.seen.Calls)
+	if s.Scored && !scored {
+		return nil
+	}
+	if !s.Scored {
+		end := e.broken(ctx, "reward", errors.New("turn: "+s.Cause))
+		return &end
+	}
+	if err := e.append(eventlog.NewReward(eventlog.TurnScope, s.Value)); err != nil {
+		end := failed(eventlog.Failed, "reward", err)
+		return &end
+	}
+	return nil
 }
 
 // complete marks the end of a turn and passes the ending on.

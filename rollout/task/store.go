@@ -13,7 +13,7 @@ import (
 	"github.com/skein-rl/skein/rollout"
 )
 
-var storeOptions = []string{"seed"}
+var storeOptions = []string{"seed", "turn_rewards"}
 
 // storeVersion changes whenever an index would become another task.
 const storeVersion = "store/2"
@@ -47,8 +47,14 @@ const storeVersion = "store/2"
 //
 // What is asked (kind, items, quantities) decides by its hash whether a task is
 // for training or held out, so the two never share a question.
+//
+// With TurnRewards every turn has a reward too: by how much it changed what the
+// score would be if the rollout ended there, a wrong answer included, so that the
+// turns of a rollout add up to its score.
 type Store struct {
 	seed uint64
+	// TurnRewards judges turns; it does not change which tasks there are.
+	TurnRewards bool
 }
 
 // NewStore returns the source for a seed.
@@ -63,7 +69,15 @@ func openStore(o Options) (*Store, error) {
 		}
 		seed = n
 	}
-	return NewStore(seed), nil
+	s := NewStore(seed)
+	if v, ok := o["turn_rewards"]; ok {
+		on, err := strconv.ParseBool(v)
+		if err != nil {
+			return nil, fmt.Errorf("turn_rewards=%q: give true or false", v)
+		}
+		s.TurnRewards = on
+	}
+	return s, nil
 }
 
 // Name implements rollout.Source.
@@ -78,10 +92,29 @@ func (s *Store) Identity() string {
 func (s *Store) HeldoutSize() int { return 0 }
 
 // Train implements rollout.Source.
-func (s *Store) Train(i uint64) (rollout.Task, error) { return s.problem("train", i).task() }
+func (s *Store) Train(i uint64) (rollout.Task, error) { return s.task(s.problem("train", i)) }
 
 // Heldout implements rollout.Source.
-func (s *Store) Heldout(i uint64) (rollout.Task, error) { return s.problem("heldout", i).task() }
+func (s *Store) Heldout(i uint64) (rollout.Task, error) { return s.task(s.problem("heldout", i)) }
+
+func (s *Store) task(p storeProblem) (rollout.Task, error) {
+	t, err := p.task()
+	if s.TurnRewards {
+		t.TurnScore = p.turnScore
+	}
+	return t, err
+}
+
+// turnScore is what the turn changed of the score.
+func (p storeProblem) turnScore(ep rollout.Episode) (float64, bool, error) {
+	now, err := p.score(ep)
+	if err != nil {
+		return 0, false, err
+	}
+	ep.Calls, ep.Results, ep.Final = ep.Calls[:ep.Before], ep.Results[:ep.Before], ""
+	before, err := p.score(ep)
+	return now - before, true, err
+}
 
 const storeSystem = "You run a shop. Sell if asked, look up, calculate, then answer with the number."
 

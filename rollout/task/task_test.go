@@ -473,3 +473,39 @@ func FuzzReadGSM(f *testing.F) {
 		}
 	})
 }
+
+// The rewards of a rollout's turns add up to its score; a turn that spoils it has
+// a negative one.
+func TestStoreTurnRewards(t *testing.T) {
+	src, err := Open("store", Options{"turn_rewards": "true"})
+	require.NoError(t, err)
+	plain, err := NewStore(0).Train(3)
+	require.NoError(t, err)
+	require.Nil(t, plain.TurnScore)
+	require.Equal(t, Identity(NewStore(0)), Identity(src), "the tasks are the same")
+	negative := 0
+	for i := range uint64(50) {
+		task, err := src.Train(i)
+		require.NoError(t, err)
+		turns := append([]rollout.Turn{}, task.Demo...)
+		if i%2 == 1 { // sells what nobody asked for, at last
+			turns = append(turns[:len(turns)-1], rollout.Turn{Calls: []tool.Call{shopCall("sell", "fans", 9)}}, turns[len(turns)-1])
+		}
+		sum := 0.0
+		for n := 1; n <= len(turns); n++ {
+			ep := play(t, task, turns[:n])
+			ep.Before = len(play(t, task, turns[:n-1]).Calls)
+			x, scored, err := task.TurnScore(ep)
+			require.NoError(t, err)
+			require.True(t, scored)
+			sum += x
+			if x < 0 {
+				negative++
+			}
+		}
+		require.InDelta(t, score(t, task, turns), sum, 1e-12)
+	}
+	require.Greater(t, negative, 15)
+	_, err = Open("store", Options{"turn_rewards": "perhaps"})
+	require.ErrorContains(t, err, `turn_rewards="perhaps": give true or false`)
+}
