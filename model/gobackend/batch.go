@@ -8,8 +8,8 @@ import (
 
 // batch is prefix groups packed into rows without padding: each group's prompt,
 // then its members. Only rows that some score depends on are present: a member
-// ends before its last scored token, which is predicted, never read, or with the
-// last token after which the value head is read.
+// that nothing goes on from ends before its last scored token, which is predicted,
+// never read, or with the last token after which the value head is read.
 type batch struct {
 	tokens []int32 // [N]
 	pos    []int   // [N]
@@ -19,20 +19,31 @@ type batch struct {
 	valued []int   // [K] the rows where the value head is read
 }
 
-// packedGroup locates one group: the prompt's rows, then the members' rows.
+// packedGroup locates one group: the prompt's rows, then the members' rows, depth
+// first.
 type packedGroup struct {
 	row, prompt int
-	members     []run
+	members     []sequence
 }
 
 // run is consecutive rows.
 type run struct{ row, n int }
 
+// end is the row behind the last.
+func (r run) end() int { return r.row + r.n }
+
+// sequence is a run of rows at consecutive positions of a group.
+type sequence struct {
+	run
+	pos int
+}
+
 // pack lays out groups and checks them against the model's sizes.
 func pack(c model.Config, tc model.TrainerConfig, groups []model.PrefixGroup) (*batch, error) {
 	b := &batch{}
 	for g, group := range groups {
-		if err := checkGroup(c, tc, group); err != nil {
+		branches, err := checkGroup(c, tc, group)
+		if err != nil {
 			return nil, fmt.Errorf("group %d: %w", g, err)
 		}
 		p := len(group.Prompt)
@@ -40,24 +51,25 @@ func pack(c model.Config, tc model.TrainerConfig, groups []model.PrefixGroup) (*
 		scored := len(b.rows) + len(b.valued)
 		pg := packedGroup{row: first, prompt: p}
 		b.append(group.Prompt, 0)
-		for _, m := range group.Members {
-			r := run{row: len(b.tokens)}
+		for i, m := range group.Members {
+			br := branches[i]
+			r := sequence{run{len(b.tokens), br.Rows}, br.Pos}
+			before := first + p - 1 // the row that predicts the first token
+			if br.Before > 0 {
+				before = pg.members[br.Before-1].end() - 1
+			}
 			for i, train := range m.Train {
-				if !train {
-					continue
+				if train {
+					b.rows, b.target = append(b.rows, before), append(b.target, m.Tokens[i])
 				}
-				from := first + p - 1
-				if i > 0 {
-					from, r.n = r.row+i-1, i
-				}
-				b.rows, b.target = append(b.rows, from), append(b.target, m.Tokens[i])
+				before = r.row + i
 			}
 			for i, value := range m.Value {
 				if value {
-					b.valued, r.n = append(b.valued, r.row+i), max(r.n, i+1)
+					b.valued = append(b.valued, r.row+i)
 				}
 			}
-			b.append(m.Tokens[:r.n], p)
+			b.append(m.Tokens[:r.n], r.pos)
 			pg.members = append(pg.members, r)
 		}
 		if len(b.rows)+len(b.valued) == scored { // nothing trained: the group costs nothing
@@ -75,22 +87,26 @@ func (b *batch) append(tokens []int32, pos int) {
 	}
 }
 
-func checkGroup(c model.Config, tc model.TrainerConfig, g model.PrefixGroup) error {
+func checkGroup(c model.Config, tc model.TrainerConfig, g model.PrefixGroup) ([]model.Branch, error) {
 	if err := tc.CheckMarks(g); err != nil {
-		return err
+		return nil, err
+	}
+	branches, err := g.Branches()
+	if err != nil {
+		return nil, err
 	}
 	if err := checkTokens(c, g.Prompt); err != nil {
-		return fmt.Errorf("prompt: %w", err)
+		return nil, fmt.Errorf("prompt: %w", err)
 	}
 	for i, m := range g.Members {
-		if n := len(g.Prompt) + len(m.Tokens); n > c.ContextLimit() {
-			return fmt.Errorf("member %d: %d tokens with its prompt, the model's context is %d", i, n, c.ContextLimit())
+		if n := branches[i].Pos + len(m.Tokens); n > c.ContextLimit() {
+			return nil, fmt.Errorf("member %d: %d tokens with its prompt, the model's context is %d", i, n, c.ContextLimit())
 		}
 		if err := checkTokens(c, m.Tokens); err != nil {
-			return fmt.Errorf("member %d: %w", i, err)
+			return nil, fmt.Errorf("member %d: %w", i, err)
 		}
 	}
-	return nil
+	return branches, nil
 }
 
 func checkTokens(c model.Config, ids []int32) error {
@@ -104,9 +120,9 @@ func checkTokens(c model.Config, ids []int32) error {
 
 // longest is the number of positions of the longest sequence of the group.
 func (g packedGroup) longest() int {
-	n := 0
+	n := g.prompt
 	for _, m := range g.members {
-		n = max(n, m.n)
+		n = max(n, m.pos+m.n)
 	}
-	return g.prompt + n
+	return n
 }

@@ -5,9 +5,10 @@ import (
 )
 
 // Attention of packed prefix groups. Each (group, key/value head) is one task.
-// The prompt's keys and values are stored once, at positions [0, P); each
-// member's follow them in the same buffers and are overwritten by the next
-// member's. The forward pass is hence the decoder's, bit for bit.
+// It walks the tree of sequences depth first: keys and values of a sequence are
+// stored behind those of what it goes on from, over those of its last sibling. A
+// position of the buffers hence holds what the current sequence sees there, and
+// the forward pass is the decoder's, bit for bit.
 
 // headKV are the keys and values of one key/value head of one sequence, in the
 // forms the products of both passes want.
@@ -68,18 +69,12 @@ func (d dims) attendGroups(ex *exec, b *batch, window int, a *acts) {
 	})
 }
 
-// sequence is a run of rows at consecutive positions of a group.
-type sequence struct {
-	run
-	pos int
-}
-
-// sequences lists the prompt, then the members with rows.
+// sequences lists the prompt, then the members with rows, depth first.
 func (g packedGroup) sequences() []sequence {
 	out := []sequence{{run{g.row, g.prompt}, 0}}
 	for _, m := range g.members {
 		if m.n > 0 {
-			out = append(out, sequence{m, g.prompt})
+			out = append(out, m)
 		}
 	}
 	return out
@@ -109,15 +104,20 @@ func (d dims) attendGroupsBackward(ex *exec, b *batch, window int, a *acts, datt
 		kv := kvBuffers.Get().(*headKV)
 		defer kvBuffers.Put(kv)
 		kv.reset(d, g.longest(), true)
-		seqs := g.sequences()
-		for i, s := range seqs {
-			kv.load(d, head, a.qkv, s.run, s.pos, true)
-			d.attendRunBackward(kv, head, s, window, a, datt, dqkv)
-			if i > 0 { // a member's own keys and values are done; the prompt's collect from all
-				kv.flush(d, head, s, dqkv)
+		var path []sequence // their keys and values still collect gradients
+		leave := func(pos int) {
+			for n := len(path); n > 0 && path[n-1].pos+path[n-1].n > pos; n-- {
+				kv.flush(d, head, path[n-1], dqkv)
+				path = path[:n-1]
 			}
 		}
-		kv.flush(d, head, seqs[0], dqkv)
+		for _, s := range g.sequences() {
+			leave(s.pos)
+			kv.load(d, head, a.qkv, s.run, s.pos, true)
+			d.attendRunBackward(kv, head, s, window, a, datt, dqkv)
+			path = append(path, s)
+		}
+		leave(0)
 	})
 }
 
