@@ -5,13 +5,15 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/skein-rl/skein/model"
 )
 
-// computer is what micro-batches are dealt to: the learner's own trainer, or the
-// trainer of a learner in another process that helps. One goroutine at a time.
+// computer is what micro-batches are dealt to: the learner's own trainers, or
+// those of a learner in another process that helps. A vector's place says which
+// trainer is meant, the policy's or the critic's. One goroutine at a time.
 type computer interface {
 	score(ctx context.Context, groups []model.PrefixGroup, temperature float64, v *paramVector) (model.Scores, error)
 	forward(ctx context.Context, groups []model.PrefixGroup, temperature float64, v *paramVector) (model.Scores, error)
@@ -28,41 +30,64 @@ type paramVector struct {
 	data  []float32
 }
 
-// Places of parameter vectors.
+// Places of parameter vectors. The critic's is of the critic's trainer, the others
+// are of the policy's.
 const (
 	placePolicy    = 0
 	placeReference = 1
-	places         = 2
+	placeCritic    = 2
+	places         = 3
 )
 
 // errHelperLost marks an error of a helper, whose micro-batch others compute
 // then.
 var errHelperLost = errors.New("learner: helper lost")
 
-// own is this process's trainer.
+// own is this process's trainers.
 type own struct {
-	tr  model.Trainer
-	set *paramVector
+	trainers
+	set  [places]*paramVector // that the place's trainer has
+	last model.Trainer        // of the last forward
+}
+
+// trainers are a learner's, of which critic may be nil.
+type trainers struct{ policy, critic model.Trainer }
+
+// at is the trainer that a place's vectors are of; nil without one.
+func (t trainers) at(place int) model.Trainer {
+	if place == placeCritic {
+		return t.critic
+	}
+	return t.policy
+}
+
+func (l *Learner) trainers() trainers {
+	t := trainers{policy: l.tr}
+	if l.critic != nil {
+		t.critic = l.critic.tr
+	}
+	return t
 }
 
 func (o *own) score(ctx context.Context, groups []model.PrefixGroup, temperature float64, v *paramVector) (model.Scores, error) {
-	return o.tr.Score(ctx, groups, temperature, v.data)
+	return o.at(v.place).Score(ctx, groups, temperature, v.data)
 }
 
 func (o *own) forward(ctx context.Context, groups []model.PrefixGroup, temperature float64, v *paramVector) (model.Scores, error) {
-	if o.set != v {
-		if err := o.tr.SetParams(v.data); err != nil {
+	o.last = o.at(v.place)
+	if o.set[v.place] != v {
+		if err := o.last.SetParams(v.data); err != nil {
 			return model.Scores{}, err
 		}
-		o.set = v
+		o.set[v.place] = v
 	}
-	return o.tr.Forward(ctx, groups, temperature)
+	return o.last.Forward(ctx, groups, temperature)
 }
 
 func (o *own) gradient(ctx context.Context, d model.Scores) ([]float32, error) {
-	o.tr.ZeroGrad()
-	err := o.tr.Backward(ctx, d)
-	return o.tr.Grad(), err
+	o.last.ZeroGrad()
+	err := o.last.Backward(ctx, d)
+	return o.last.Grad(), err
 }
 
 // A helper that is slower than this many times the own trainer's slowest
@@ -74,16 +99,28 @@ const (
 	helpFirst  = 5 * time.Minute
 )
 
+// dealer deals the micro-batches of a step.
+type dealer struct {
+	ctx     context.Context // the step's
+	own     *own
+	helpers []*helper
+	helped  atomic.Int64 // micro-batches that other learners computed
+}
+
+func (l *Learner) dealer(ctx context.Context) *dealer {
+	return &dealer{ctx: ctx, own: &own{trainers: l.trainers()}, helpers: l.helpers}
+}
+
 // deal calls f for micro-batches 0 to n-1, each once with success, on whichever
 // computer is free: the own trainer on this goroutine, helpers beside it. What a
 // lost helper had is dealt again. Which computer gets which must not matter: f
 // keeps results by micro-batch, and sums are taken in their order afterwards.
-func (s *stepRun) deal(n int, f func(ctx context.Context, c computer, k int) error) error {
-	ctx, cancel := context.WithCancel(s.ctx)
+func (d *dealer) deal(n int, f func(ctx context.Context, c computer, k int) error) error {
+	ctx, cancel := context.WithCancel(d.ctx)
 	defer cancel()
 	q := newQueue(ctx, n)
 	var wg sync.WaitGroup
-	for _, h := range s.l.helpers {
+	for _, h := range d.helpers {
 		if h.lost() {
 			continue
 		}
@@ -98,7 +135,7 @@ func (s *stepRun) deal(n int, f func(ctx context.Context, c computer, k int) err
 				done()
 				switch {
 				case err == nil:
-					s.helped.Add(1)
+					d.helped.Add(1)
 					q.done()
 				case errors.Is(err, errHelperLost):
 					q.back(k)
@@ -116,7 +153,7 @@ func (s *stepRun) deal(n int, f func(ctx context.Context, c computer, k int) err
 			break
 		}
 		began := time.Now()
-		if err := f(ctx, s.own, k); err != nil {
+		if err := f(ctx, d.own, k); err != nil {
 			q.fail(err)
 			break
 		}

@@ -107,8 +107,15 @@ func sameResult(t testing.TB, want, got StepResult) {
 // A step gives the same bits whoever computes its micro-batches, and whenever a
 // helper breaks.
 func TestHelpersChangeNoBit(t *testing.T) {
-	c := small(3)
-	c.TokenBudget, c.Beta, c.NumIterations = 12, .1, 2
+	grpo, ppo := small(3), ppoConfig(3)
+	grpo.TokenBudget, grpo.Beta, grpo.NumIterations = 12, .1, 2
+	ppo.TokenBudget, ppo.NumIterations, ppo.NumMiniBatches = 12, 2, 2
+	for _, c := range []Config{grpo, ppo} {
+		t.Run(c.Algorithm, func(t *testing.T) { helpersChangeNoBit(t, c) })
+	}
+}
+
+func helpersChangeNoBit(t *testing.T, c Config) {
 	start := noisy(5)
 	alone, _ := newLearner(t, c, start)
 	groups := manyGroups(t, 6)
@@ -123,6 +130,7 @@ func TestHelpersChangeNoBit(t *testing.T) {
 		sameResult(t, want[0], step(t, l, groups...))
 		sameResult(t, want[1], step(t, l, second...))
 		require.Equal(t, alone.Params(), l.Params())
+		require.Equal(t, alone.CriticParams(), l.CriticParams())
 	})
 }
 
@@ -160,6 +168,39 @@ func TestHelpersCompute(t *testing.T) {
 	res := step(t, l, manyGroups(t, 6)...)
 	require.Positive(t, res.Metrics["time/helped_micro_batches"])
 	require.Equal(t, 1., res.Metrics["time/helpers"])
+}
+
+// A critic's micro-batches are dealt like the policy's.
+func TestHelpersComputeTheCritic(t *testing.T) {
+	c := ppoConfig(3)
+	c.TokenBudget, c.CriticWarmup = 12, 10 // the critic alone is trained
+	l, _ := newLearner(t, c, nil)
+	until := make(chan struct{})
+	l.critic.tr = waiting{l.critic.tr, until}
+	other, _ := newLearner(t, c, nil)
+	other.critic.tr = telling{other.critic.tr, sync.OnceFunc(func() { close(until) })}
+	enlisted(t, l, other.Lend("table"), 1<<40)
+	res := step(t, l, manyGroups(t, 6)...)
+	require.Positive(t, res.Metrics["time/helped_micro_batches"])
+	require.Positive(t, res.Metrics["critic/grad_norm"])
+}
+
+// A learner without a critic cannot help one that has one.
+func TestHelperWithoutCritic(t *testing.T) {
+	l, _ := newLearner(t, ppoConfig(3), nil)
+	other, _ := newLearner(t, small(3), nil)
+	mine, theirs := newPipe(1 << 40)
+	served := make(chan error, 1)
+	go func() { served <- other.Lend("table").Serve(context.Background(), theirs) }()
+	_, err := connect(t.Context(), "h", mine, l.Lend("table").hello)
+	require.ErrorContains(t, err, "cannot help")
+	require.Error(t, <-served)
+	// Nor does it know a critic's place when a message names it.
+	s := &session{l: other.Lend("table"), guest: 1}
+	s.l.guest = 1
+	require.ErrorContains(t, s.answer(t.Context(), &message{Op: opParams, Place: placeCritic, Vector: 1, vectors: [][]float32{{1}}}, &message{}), "place 2")
+	require.ErrorContains(t, s.answer(t.Context(), &message{Op: opGradient, vectors: scoreVectors(model.Scores{})}, &message{}), "without a forward pass")
+	require.ErrorContains(t, s.answer(t.Context(), &message{Op: opGradient}, &message{}), "0 vectors")
 }
 
 func TestHelperRefuses(t *testing.T) {

@@ -110,10 +110,11 @@ func (h *helper) scores(ctx context.Context, op string, groups []model.PrefixGro
 	if err != nil {
 		return model.Scores{}, err
 	}
-	if len(a.vectors) != 2 {
-		return model.Scores{}, h.lose(fmt.Errorf("%w: %d vectors of scores", errMessage, len(a.vectors)))
+	sc, err := a.scores()
+	if err != nil {
+		return model.Scores{}, h.lose(err)
 	}
-	return model.Scores{LogProbs: a.vectors[0], Entropy: a.vectors[1]}, nil
+	return sc, nil
 }
 
 func (h *helper) score(ctx context.Context, groups []model.PrefixGroup, temperature float64, v *paramVector) (model.Scores, error) {
@@ -125,7 +126,7 @@ func (h *helper) forward(ctx context.Context, groups []model.PrefixGroup, temper
 }
 
 func (h *helper) gradient(ctx context.Context, d model.Scores) ([]float32, error) {
-	a, err := h.call(ctx, &message{Op: opGradient, vectors: [][]float32{d.LogProbs, d.Entropy}})
+	a, err := h.call(ctx, &message{Op: opGradient, vectors: scoreVectors(d)})
 	if err != nil {
 		return nil, err
 	}

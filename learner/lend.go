@@ -13,19 +13,23 @@ import (
 // Lender lets a trainer compute for other learners of the run while its own
 // learner trains nothing. Safe for concurrent use.
 type Lender struct {
-	tr    model.Trainer
+	trainers
 	hello Hello
 
-	use   sync.Mutex // the trainer is in use
+	use   sync.Mutex // a trainer is in use
 	guest uint64     // the newest guest; earlier ones have lost the trainer
 	ended bool
 }
 
-// Lend lends the learner's trainer to others of the same identity. backend names
+// Lend lends the learner's trainers to others of the same identity. backend names
 // the kind of arithmetic, such as "go f32": learners of different kinds do not
 // help each other, their bits differ.
 func (l *Learner) Lend(backend string) *Lender {
-	return &Lender{tr: l.tr, hello: Hello{Protocol: protocol, Run: l.ident.Run, Base: l.ident.Base, Params: layoutDigest(l.tr.Layout()), Backend: backend}}
+	hello := Hello{Protocol: protocol, Run: l.ident.Run, Base: l.ident.Base, Params: layoutDigest(l.tr.Layout()), Backend: backend}
+	if l.critic != nil {
+		hello.Critic = layoutDigest(l.critic.tr.Layout())
+	}
+	return &Lender{trainers: l.trainers(), hello: hello}
 }
 
 // take gives the trainer to its own learner until the returned function is
@@ -51,8 +55,8 @@ type session struct {
 	l       *Lender
 	guest   uint64
 	vectors [places]paramVector
-	set     uint64 // the trainer's parameters
-	scores  int    // of the last forward; -1 without one
+	set     [places]uint64 // the parameters that the place's trainer has
+	last    model.Trainer  // of the last forward; nil without one
 }
 
 // errBusy: the trainer is in use, by its own learner or a newer guest.
@@ -63,7 +67,7 @@ var errBusy = errors.New("learner: this learner's trainer is in use")
 func (l *Lender) Serve(ctx context.Context, ch Channel) error {
 	stop := context.AfterFunc(ctx, func() { _ = ch.Close() })
 	defer stop()
-	s := &session{l: l, scores: -1}
+	s := &session{l: l}
 	for {
 		raw, err := ch.Recv()
 		if errors.Is(err, io.EOF) {
@@ -104,12 +108,12 @@ func (s *session) answer(ctx context.Context, q, a *message) error {
 	if s.guest == 0 || s.guest != s.l.guest {
 		return errBusy
 	}
-	if q.Place < 0 || q.Place >= places {
+	if q.Place < 0 || q.Place >= places || s.l.at(q.Place) == nil {
 		return fmt.Errorf("%w: place %d", errMessage, q.Place)
 	}
 	switch q.Op {
 	case opParams:
-		if len(q.vectors) != 1 || len(q.vectors[0]) != s.l.tr.Layout().Size() || q.Vector == 0 {
+		if len(q.vectors) != 1 || len(q.vectors[0]) != s.l.at(q.Place).Layout().Size() || q.Vector == 0 {
 			return fmt.Errorf("%w: parameters of another size", errMessage)
 		}
 		s.vectors[q.Place] = paramVector{q.Place, q.Vector, q.vectors[0]}
@@ -142,36 +146,42 @@ func (s *session) compute(ctx context.Context, q, a *message) error {
 	if v.id != q.Vector {
 		return fmt.Errorf("%w: unknown parameters %d", errMessage, q.Vector)
 	}
+	tr := s.l.at(q.Place)
 	var sc model.Scores
 	var err error
 	if q.Op == opScore {
-		sc, err = s.l.tr.Score(ctx, q.Groups, q.Temperature, v.data)
+		sc, err = tr.Score(ctx, q.Groups, q.Temperature, v.data)
 	} else {
 		if q.Vector == 0 {
 			return fmt.Errorf("%w: forward without parameters", errMessage)
 		}
-		if s.set != q.Vector {
-			if err := s.l.tr.SetParams(v.data); err != nil {
+		if s.set[q.Place] != q.Vector {
+			if err := tr.SetParams(v.data); err != nil {
 				return err
 			}
-			s.set = q.Vector
+			s.set[q.Place] = q.Vector
 		}
-		sc, err = s.l.tr.Forward(ctx, q.Groups, q.Temperature)
-		s.scores = len(sc.LogProbs)
+		s.last = tr
+		sc, err = tr.Forward(ctx, q.Groups, q.Temperature)
 	}
-	a.vectors = [][]float32{sc.LogProbs, sc.Entropy}
+	a.vectors = scoreVectors(sc)
 	return err
 }
 
 func (s *session) gradient(ctx context.Context, q, a *message) error {
-	if s.scores < 0 || len(q.vectors) != 2 {
-		return fmt.Errorf("%w: a gradient without forward pass or derivatives", errMessage)
+	tr := s.last
+	d, err := q.scores()
+	switch {
+	case err != nil:
+		return err
+	case tr == nil:
+		return fmt.Errorf("%w: a gradient without a forward pass", errMessage)
 	}
-	s.scores = -1
-	s.l.tr.ZeroGrad()
-	if err := s.l.tr.Backward(ctx, model.Scores{LogProbs: q.vectors[0], Entropy: q.vectors[1]}); err != nil {
+	s.last = nil
+	tr.ZeroGrad()
+	if err := tr.Backward(ctx, d); err != nil {
 		return err
 	}
-	a.vectors = [][]float32{s.l.tr.Grad()}
+	a.vectors = [][]float32{tr.Grad()}
 	return nil
 }

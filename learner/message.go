@@ -19,7 +19,7 @@ import (
 const (
 	opHello    = "hello"    // Hello
 	opParams   = "params"   // keep vectors[0] as Vector at Place
-	opScore    = "score"    // Groups under Vector at Place (0: no adapter) -> log-probabilities, entropies
+	opScore    = "score"    // Groups under Vector at Place (0: no adapter) -> scores
 	opForward  = "forward"  // the same, kept for gradient
 	opGradient = "gradient" // derivatives by the last forward's -> gradient
 )
@@ -44,10 +44,25 @@ type Hello struct {
 	Run      string `json:"run"`
 	Base     string `json:"base"`    // model digest
 	Params   string `json:"params"`  // digest of the parameters' layout
+	Critic   string `json:"critic"`  // the same of the critic's; empty without one
 	Backend  string `json:"backend"` // kind and number format
 }
 
-const protocol = 1
+const protocol = 2
+
+// scoreVectors are scores, or derivatives by them, as a message's vectors.
+func scoreVectors(s model.Scores) [][]float32 {
+	return [][]float32{s.LogProbs, s.Entropy, s.Values, s.MeanLogProb, s.LogSumSq}
+}
+
+// scores is the inverse of scoreVectors.
+func (m *message) scores() (model.Scores, error) {
+	v := m.vectors
+	if want := len(scoreVectors(model.Scores{})); len(v) != want {
+		return model.Scores{}, fmt.Errorf("%w: %d vectors, scores have %d", errMessage, len(v), want)
+	}
+	return model.Scores{LogProbs: v[0], Entropy: v[1], Values: v[2], MeanLogProb: v[3], LogSumSq: v[4]}, nil
+}
 
 // errMessage marks bytes that are no message.
 var errMessage = errors.New("learner: malformed message")

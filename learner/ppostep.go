@@ -1,6 +1,7 @@
 package learner
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,15 +73,18 @@ func (s *stepRun) estimate() error {
 	for i := range all {
 		all[i] = i
 	}
-	if err := r.c.tr.SetParams(r.params); err != nil {
-		return fmt.Errorf("critic: %w", err)
-	}
-	for _, m := range r.micros(all) {
-		sc, err := r.c.tr.Score(s.ctx, m.groups, s.l.cfg.Temperature, r.params)
+	micros, params := r.micros(all), s.l.numbered(placeCritic, r.params)
+	err := s.deal(len(micros), func(ctx context.Context, c computer, k int) error {
+		m := micros[k]
+		sc, err := c.score(ctx, m.groups, s.l.cfg.Temperature, params)
 		if err := checkValues(m, sc, err); err != nil {
-			return fmt.Errorf("critic: %w", err)
+			return err
 		}
 		m.scatter(sc.Values, func(i int) []float64 { return r.rows[i].Old })
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("critic: %w", err)
 	}
 	r.elapsed += time.Since(t0)
 	rows := make([]ppo.Trajectory, len(r.rows))
@@ -106,14 +110,13 @@ func (s *stepRun) estimate() error {
 func (s *stepRun) criticStep(rows []int) error {
 	r, c, t0 := s.critic, s.l.cfg, time.Now()
 	defer func() { r.elapsed += time.Since(t0) }()
-	tr := r.c.tr
-	if err := tr.SetParams(r.params); err != nil {
-		return err
-	}
-	tr.ZeroGrad()
+	micros, params := r.micros(rows), s.l.numbered(placeCritic, r.params)
 	count := ppo.ValueCount(pick(r.rows, rows))
-	for _, m := range r.micros(rows) {
-		sc, err := tr.Forward(s.ctx, m.groups, c.Temperature)
+	results := make([]ppo.ValueResult, len(micros))
+	grad := newGradSum(len(r.params))
+	err := s.deal(len(micros), func(ctx context.Context, by computer, k int) error {
+		m := micros[k]
+		sc, err := by.forward(ctx, m.groups, c.Temperature, params)
 		if err := checkValues(m, sc, err); err != nil {
 			return err
 		}
@@ -123,20 +126,31 @@ func (s *stepRun) criticStep(rows []int) error {
 		if err != nil {
 			return errors.Join(ErrDiverged, err)
 		}
-		r.loss += res.Loss
-		r.value.Merge(res.Stats)
 		at := make(map[int]int, len(ids))
 		for k, i := range ids {
 			at[i] = k
 		}
-		if err := tr.Backward(s.ctx, model.Scores{Values: m.gather(func(i int) []float64 { return res.DValue[at[i]] })}); err != nil {
-			return err
+		g, err := by.gradient(ctx, model.Scores{Values: m.gather(func(i int) []float64 { return res.DValue[at[i]] })})
+		if err == nil && len(g) != len(r.params) {
+			err = fmt.Errorf("a gradient of %d numbers for %d parameters", len(g), len(r.params))
 		}
+		if err == nil {
+			results[k] = res
+			grad.add(k, g)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, res := range results {
+		r.loss += res.Loss
+		r.value.Merge(res.Stats)
 	}
 	rated := c
 	rated.LearningRate = c.criticRate()
 	r.lr = rated.LR(r.opt.T, c.optimizerSteps())
-	norm, err := c.update(&r.opt, r.params, tr.Grad(), r.c.decay, r.lr)
+	norm, err := c.update(&r.opt, r.params, grad.sum, r.c.decay, r.lr)
 	r.norm += norm
 	r.updates++
 	return err

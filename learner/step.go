@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/skein-rl/skein/internal/spread"
@@ -50,7 +49,7 @@ func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) 
 	if err != nil {
 		return StepResult{}, err
 	}
-	s := &stepRun{l: l, ctx: ctx, cfg: l.cfg.lossConfig(), b: b,
+	s := &stepRun{l: l, dealer: l.dealer(ctx), cfg: l.cfg.lossConfig(), b: b,
 		params: slices.Clone(l.params), opt: l.opt.clone(),
 		micros:  pack(rowsOf(b), func(i int) bool { return l.needed(b.Episodes[i]) }, l.cfg.TokenBudget),
 		entropy: l.entropy, sameRef: l.cfg.Beta != 0 && l.isReference(l.params),
@@ -86,8 +85,8 @@ func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) 
 
 // stepRun is the working state of one step. Rows are indexed as episodes.
 type stepRun struct {
+	*dealer
 	l      *Learner
-	ctx    context.Context
 	cfg    loss.Config
 	b      *Batch
 	micros []micro // of the whole batch
@@ -109,15 +108,13 @@ type stepRun struct {
 	m2out                  float64 // tokens outside M2PO's region
 	counted                float64 // tokens by the denominator rule, sum over optimizer steps
 
-	own       *own
 	reference *paramVector
-	helped    atomic.Int64 // micro-batches that other learners computed
 	clock     sync.Mutex
 	time      StepTime // of all computers together
 }
 
 func (s *stepRun) run() error {
-	s.own, s.reference = &own{tr: s.l.tr}, s.l.reference(s.l.refParams())
+	s.reference = s.l.reference(s.l.refParams())
 	n := len(s.b.Episodes)
 	s.rows, s.old, s.ref, s.prepared = make([]loss.Row, n), make([][]float64, n), make([][]float64, n), make([]bool, n)
 	for i, e := range s.b.Episodes {
