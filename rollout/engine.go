@@ -105,7 +105,7 @@ func NewEngine(dec model.Decoder, cfg EngineConfig) (*LocalEngine, error) {
 	e := &LocalEngine{
 		cfg: cfg, dec: dec, stop: cancel,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
-		policy: &binding{}, named: map[string]*binding{},
+		policy: &binding{home: policyPlace}, named: map[string]*binding{},
 		sched: newScheduler(dec, cfg.Slots),
 	}
 	e.sched.renew(e.policy, SwapRecompute)

@@ -13,11 +13,13 @@ import (
 // policyPlace is the policy adapter's place in the decoder.
 const policyPlace = 1
 
-// binding is one adapter that requests can name: the policy, or a loaded one.
+// binding is one adapter that requests can name: the policy, that of a run, or a
+// loaded one.
 // The goroutine owns it; others read stats and gone under the engine's lock.
 type binding struct {
 	name    string
-	place   int // in the decoder; 0 = the base without adapter
+	home    int // its place in the decoder
+	place   int // home, or 0 = the base without adapter
 	version uint64
 	epoch   uint64 // names the weights; every swap gives a new one
 	gone    bool   // unloaded
@@ -34,17 +36,19 @@ func (b *binding) publish() {
 // the new policy. On an error (an adapter that does not fit) the old policy
 // stays.
 func (e *LocalEngine) SetPolicy(version uint64, adapter *model.Adapter) error {
-	return e.do(func() error {
-		if err := e.dec.SetAdapter(policyPlace, adapter); err != nil {
-			return fmt.Errorf("engine: set policy version %d: %w", version, err)
-		}
-		place := policyPlace
-		if adapter == nil {
-			place = 0
-		}
-		e.install(e.policy, place, version)
-		return nil
-	})
+	return e.do(func() error { return e.setPolicy(e.policy, version, adapter) })
+}
+
+func (e *LocalEngine) setPolicy(b *binding, version uint64, adapter *model.Adapter) error {
+	if err := e.dec.SetAdapter(b.home, adapter); err != nil {
+		return fmt.Errorf("engine: set policy version %d: %w", version, err)
+	}
+	place := b.home
+	if adapter == nil {
+		place = 0
+	}
+	e.install(b, place, version)
+	return nil
 }
 
 // Version implements Engine.
@@ -65,20 +69,18 @@ func (e *LocalEngine) LoadAdapter(name string, adapter *model.Adapter) (version 
 	}
 	err = e.do(func() error {
 		b := e.named[name] // only this goroutine writes the map
-		place := e.freePlace()
-		switch {
-		case b != nil:
-			place = b.place
-		case place == 0:
-			return fmt.Errorf("%w: %d of %d are taken, the policy's included; unload one or raise EngineConfig.Adapters", ErrAdapterPlaces, e.cfg.Adapters, e.cfg.Adapters)
-		default:
-			b = &binding{name: name}
+		if b == nil {
+			home, err := e.freePlace()
+			if err != nil {
+				return err
+			}
+			b = &binding{name: name, home: home}
 		}
-		if err := e.dec.SetAdapter(place, adapter); err != nil {
+		if err := e.dec.SetAdapter(b.home, adapter); err != nil {
 			return fmt.Errorf("engine: load adapter %q: %w", name, err)
 		}
 		version = e.sched.counts.Swaps + 1
-		e.install(b, place, version)
+		e.install(b, b.home, version)
 		return nil
 	})
 	return version, err
@@ -97,7 +99,7 @@ func (e *LocalEngine) UnloadAdapter(name string) error {
 		if b == e.policy {
 			return errors.New("engine: unload adapter: give a name; the policy is SetPolicy's")
 		}
-		if err := e.dec.SetAdapter(b.place, nil); err != nil {
+		if err := e.dec.SetAdapter(b.home, nil); err != nil {
 			return fmt.Errorf("engine: unload adapter %q: %w", name, err)
 		}
 		e.mu.Lock()
@@ -128,18 +130,18 @@ func (e *LocalEngine) install(b *binding, place int, version uint64) {
 	e.publish()
 }
 
-// freePlace is a place of the decoder without an adapter, 0 when there is none.
-func (e *LocalEngine) freePlace() int {
+// freePlace is a place of the decoder that nobody has.
+func (e *LocalEngine) freePlace() (int, error) {
 	for place := policyPlace + 1; place <= e.cfg.Adapters; place++ {
 		taken := false
 		for _, b := range e.named {
-			taken = taken || b.place == place
+			taken = taken || b.home == place
 		}
 		if !taken {
-			return place
+			return place, nil
 		}
 	}
-	return 0
+	return 0, fmt.Errorf("%w: %d of %d are taken, the policy's included; unload one or raise EngineConfig.Adapters", ErrAdapterPlaces, e.cfg.Adapters, e.cfg.Adapters)
 }
 
 // lookup finds a binding by name, "" being the policy. The caller holds the

@@ -71,7 +71,7 @@ func (c WorkerConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Parts are what a worker is made of. All but Now are required.
+// Parts are what a worker is made of. All but Now and Seat are required.
 type Parts struct {
 	Store  replay.Store
 	Source Source
@@ -80,6 +80,9 @@ type Parts struct {
 	Loop   LoopConfig
 	Base   *model.Model     // for Digest and Config; weights are not touched
 	Now    func() time.Time // nil = time.Now
+	// Seat is the run's part of what the process keeps in flight, when it serves
+	// several runs; nil: WorkerConfig.Members is all its own.
+	Seat *Seat
 }
 
 // Worker takes tickets, rolls out their groups, and appends the logs; beside
@@ -258,10 +261,11 @@ func (w *Worker) dispatch(ctx context.Context, spec replay.RunSpec) {
 	size := max(1, int(spec.GroupSize))
 	wait := newBackoff()
 	for ctx.Err() == nil {
-		free := w.cfg.Members - w.members()
+		free := w.room()
 		if free < 1 {
 			select {
 			case <-w.freed:
+			case <-w.changed():
 			case <-ctx.Done():
 			}
 			continue
@@ -274,8 +278,12 @@ func (w *Worker) dispatch(ctx context.Context, spec replay.RunSpec) {
 		}
 		asked := w.parts.Now()
 		call, cancel := context.WithTimeout(ctx, w.cfg.TakeWait+w.cfg.CallTimeout)
-		tickets, err := w.parts.Store.TakeTickets(call, w.cfg.Run, w.cfg.Name, (free+size-1)/size, w.cfg.TakeWait)
+		n := (free + size - 1) / size
+		tickets, err := w.parts.Store.TakeTickets(call, w.cfg.Run, w.cfg.Name, n, w.cfg.TakeWait)
 		cancel()
+		if w.parts.Seat != nil {
+			w.parts.Seat.asked(n, len(tickets))
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				w.report("take", err)
@@ -294,6 +302,24 @@ func (w *Worker) dispatch(ctx context.Context, spec replay.RunSpec) {
 			return
 		}
 	}
+}
+
+// room is how many rollouts the worker may begin now.
+func (w *Worker) room() int {
+	have := w.members()
+	if w.parts.Seat != nil {
+		return min(w.parts.Seat.room(have), w.cfg.Members-have)
+	}
+	return w.cfg.Members - have
+}
+
+// changed delivers when room may have grown for another reason than an ended
+// group; nil never does.
+func (w *Worker) changed() <-chan struct{} {
+	if w.parts.Seat != nil {
+		return w.parts.Seat.changed()
+	}
+	return nil
 }
 
 func (w *Worker) finished(ctx context.Context) bool {
