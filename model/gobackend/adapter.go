@@ -39,6 +39,7 @@ func fusedParts(c model.Config) [4][]string {
 type share struct {
 	ad        *lora
 	row, rows int
+	drop      []dropRow // of the rows, nil: no dropout
 }
 
 // loraLinear is the adapter of one fused projection; no parts means none.

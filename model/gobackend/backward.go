@@ -20,6 +20,7 @@ type backwardScratch struct {
 	dlogits       []float32 // [N, E] gradient of a router's logits
 	panels        []float32 // a weight as B operand [out, in]
 	du            []float32 // [N, adapter width]
+	dxd           []float32 // [N, in] gradient of an adapter's input after dropout
 	tmp           []float32 // operands of the small adapter products
 	small         []float32 // dB^T [R, out]
 }
@@ -36,17 +37,17 @@ func (n *net) backwardLayer(bs *backwardScratch, b *batch, l int, ad *lora, a *a
 	if w.moe != nil {
 		n.mixBackward(bs, w.moe, a, dy, bs.dxn, rows, gl)
 	} else {
-		bs.projectBackward(bs.dact, dy, a.act, w.dense.down, ad.at(l, fusedDown), rows, gl.down, g)
+		bs.projectBackward(bs.dact, dy, a.act, w.dense.down, ad.at(l, fusedDown), mask{b.drop, l}, rows, gl.down, g)
 		n.gate.backward(&bs.exec, bs.dgu, bs.dact, a.gu, w.dense.inner(), rows)
-		bs.projectBackward(bs.dxn, bs.dgu, a.xn2, w.dense.gateUp, ad.at(l, fusedGateUp), rows, gl.gateUp, g)
+		bs.projectBackward(bs.dxn, bs.dgu, a.xn2, w.dense.gateUp, ad.at(l, fusedGateUp), mask{b.drop, l}, rows, gl.gateUp, g)
 	}
 	bs.rmsNormBackward(bs.dx, bs.dxn, a.x1, a.inv2, w.postNorm, rows, gl.postNorm)
 
 	dy = n.branch(bs, a.o, w.attnNorm, rows, gl.attnNorm)
-	bs.projectBackward(bs.datt, dy, a.att, w.o, ad.at(l, fusedO), rows, gl.o, g)
+	bs.projectBackward(bs.datt, dy, a.att, w.o, ad.at(l, fusedO), mask{b.drop, l}, rows, gl.o, g)
 	n.attendGroupsBackward(&bs.exec, b, w.window, a, bs.datt, bs.dqkv)
 	n.positionsBackward(bs, l, a, angles, rows, gl)
-	bs.projectBackward(bs.dxn, bs.dqkv, a.xn, w.qkv, ad.at(l, fusedQKV), rows, gl.qkv, g)
+	bs.projectBackward(bs.dxn, bs.dqkv, a.xn, w.qkv, ad.at(l, fusedQKV), mask{b.drop, l}, rows, gl.qkv, g)
 	bs.rmsNormBackward(bs.dx, bs.dxn, a.x, a.inv1, w.inNorm, rows, gl.inNorm)
 }
 
@@ -135,13 +136,13 @@ func (ex *exec) weightGradient(parts []gradPart, dy []float32, ldy int, x []floa
 // projectBackward is the backward of project: dx = dy W + scale (dy B) A, and
 // adds to the gradients dW = dy^T x (in full training), dA = du^T x with
 // du = scale dy B, and dB = dy^T u with u = scale A x.
-func (bs *backwardScratch) projectBackward(dx, dy, x []float32, lin linear, ad *loraLinear, rows int, dw []gradPart, g *gradients) {
+func (bs *backwardScratch) projectBackward(dx, dy, x []float32, lin linear, ad *loraLinear, drop mask, rows int, dw []gradPart, g *gradients) {
 	bs.multiplyT(dx, dy, lin, rows)
 	bs.weightGradient(dw, dy, lin.out, x, lin.in, rows)
 	if ad == nil {
 		return
 	}
-	u := bs.down(x, ad, rows)
+	u := bs.down(x, ad, drop, rows)
 	bs.du = resize(bs.du, rows*ad.width)
 	for _, p := range ad.parts {
 		// du = scale dy B, B [out, R] as B operand.
@@ -155,10 +156,19 @@ func (bs *backwardScratch) projectBackward(dx, dy, x []float32, lin linear, ad *
 	}
 	ad.scale(bs.du, rows)
 	for _, p := range ad.parts {
+		x, into := x, dx
+		if drop.rows != nil { // A saw each part's own x
+			bs.dxd = resize(bs.dxd, rows*ad.in)
+			drop.apply(bs.pool, bs.xd, x, p.name, ad.in, false)
+			x, into = bs.xd, bs.dxd
+		}
 		bs.outer(g.flat[p.aOff:p.aOff+p.rank*ad.in], bs.du[p.col:], p.rank, ad.width, x, ad.in, rows)
 		bs.tmp = resize(bs.tmp, f32.PackedLen(p.rank, ad.in))
 		f32.PackN(bs.pool, bs.tmp, p.aRaw, p.rank, ad.in, ad.in)
-		f32.Gemm(bs.pool, rows, ad.in, p.rank, f32.A{Data: bs.du[p.col:], RowStride: ad.width, ColStride: 1}, f32.Packed(bs.tmp, p.rank), dx, ad.in, true)
+		f32.Gemm(bs.pool, rows, ad.in, p.rank, f32.A{Data: bs.du[p.col:], RowStride: ad.width, ColStride: 1}, f32.Packed(bs.tmp, p.rank), into, ad.in, drop.rows == nil)
+		if drop.rows != nil {
+			drop.apply(bs.pool, dx, into, p.name, ad.in, true)
+		}
 	}
 }
 

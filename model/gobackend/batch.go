@@ -14,9 +14,10 @@ type batch struct {
 	tokens []int32 // [N]
 	pos    []int   // [N]
 	groups []packedGroup
-	rows   []int   // [S] the row that predicts each scored token
-	target []int32 // [S]
-	valued []int   // [K] the rows where the value head is read
+	rows   []int     // [S] the row that predicts each scored token
+	target []int32   // [S]
+	valued []int     // [K] the rows where the value head is read
+	drop   []dropRow // [N], nil: no dropout
 }
 
 // packedGroup locates one group: the prompt's rows, then the members' rows, depth
@@ -50,7 +51,9 @@ func pack(c model.Config, tc model.TrainerConfig, groups []model.PrefixGroup) (*
 		first := len(b.tokens)
 		scored := len(b.rows) + len(b.valued)
 		pg := packedGroup{row: first, prompt: p}
+		promptKeys, memberKeys := group.DropoutRows()
 		b.append(group.Prompt, 0)
+		b.appendDrop(group.Dropout, promptKeys)
 		for i, m := range group.Members {
 			br := branches[i]
 			r := sequence{run{len(b.tokens), br.Rows}, br.Pos}
@@ -70,13 +73,20 @@ func pack(c model.Config, tc model.TrainerConfig, groups []model.PrefixGroup) (*
 				}
 			}
 			b.append(m.Tokens[:r.n], r.pos)
+			if memberKeys != nil {
+				b.appendDrop(group.Dropout, memberKeys[i][:r.n])
+			}
 			pg.members = append(pg.members, r)
 		}
 		if len(b.rows)+len(b.valued) == scored { // nothing trained: the group costs nothing
 			b.tokens, b.pos = b.tokens[:first], b.pos[:first]
+			b.drop = b.drop[:min(len(b.drop), first)]
 			continue
 		}
 		b.groups = append(b.groups, pg)
+	}
+	if b.drop != nil {
+		b.appendDrop(model.Dropout{}, nil) // the last groups may be without
 	}
 	return b, nil
 }

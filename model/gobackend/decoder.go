@@ -50,7 +50,7 @@ func (ln *lane) add(c *slotCache, ad *lora, pos int, tokens ...int32) {
 	if n := len(ln.shares); n > 0 && ln.shares[n-1].ad == ad {
 		ln.shares[n-1].rows += len(tokens)
 	} else {
-		ln.shares = append(ln.shares, share{ad, row, len(tokens)})
+		ln.shares = append(ln.shares, share{ad: ad, row: row, rows: len(tokens)})
 	}
 }
 

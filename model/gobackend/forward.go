@@ -9,6 +9,8 @@ import (
 type exec struct {
 	pool *f32.Pool
 	u    []float32 // [N, adapter width]
+	xd   []float32 // [N, in] an adapter's input after dropout
+	a    []float32 // a part's A as B operand
 	y    []float32 // [N, H]
 	xg   []float32 // [N*chosen, H] rows of a mixture's experts
 }
@@ -115,7 +117,7 @@ func (ex *exec) project(y, x []float32, lin linear, shares []share, l, fused, ro
 			continue
 		}
 		out := y[s.row*lin.out:]
-		u := ex.down(x[s.row*lin.in:], ad, s.rows)
+		u := ex.down(x[s.row*lin.in:], ad, mask{s.drop, l}, s.rows)
 		for _, p := range ad.parts {
 			f32.Gemm(ex.pool, s.rows, p.out, p.rank, f32.A{Data: u[p.col:], RowStride: ad.width, ColStride: 1},
 				f32.Packed(p.b, p.rank), out[p.at:], lin.out, true)
@@ -123,9 +125,20 @@ func (ex *exec) project(y, x []float32, lin linear, shares []share, l, fused, ro
 	}
 }
 
-// down computes u = scale*Ax [N, width].
-func (ex *exec) down(x []float32, ad *loraLinear, rows int) []float32 {
+// down computes u = scale*Ax [N, width], with dropout on each part's x.
+func (ex *exec) down(x []float32, ad *loraLinear, drop mask, rows int) []float32 {
 	ex.u = resize(ex.u, rows*ad.width)
+	if drop.rows != nil {
+		ex.xd = resize(ex.xd, rows*ad.in)
+		for _, p := range ad.parts {
+			drop.apply(ex.pool, ex.xd, x, p.name, ad.in, false)
+			ex.a = resize(ex.a, f32.PackedLen(ad.in, p.rank))
+			f32.PackT(ex.pool, ex.a, p.aRaw, p.rank, ad.in, ad.in)
+			f32.Gemm(ex.pool, rows, p.rank, ad.in, f32.A{Data: ex.xd, RowStride: ad.in, ColStride: 1}, f32.Packed(ex.a, ad.in), ex.u[p.col:], ad.width, false)
+		}
+		ad.scale(ex.u, rows)
+		return ex.u
+	}
 	f32.Gemm(ex.pool, rows, ad.width, ad.in, f32.A{Data: x, RowStride: ad.in, ColStride: 1}, f32.Packed(ad.a, ad.in), ex.u, ad.width, false)
 	ad.scale(ex.u, rows)
 	return ex.u

@@ -25,7 +25,7 @@ func (r forwardRun) layers(ctx context.Context) ([]float32, error) {
 	for i, pos := range r.batch.pos {
 		n.ropes.angles((*r.angles)[i*n.ropes.width:], pos)
 	}
-	all := []share{{r.ad, 0, rows}}
+	all := []share{{r.ad, 0, rows, r.batch.drop}}
 	x := make([]float32, rows*n.hidden)
 	n.embedRows(r.ex, x, r.batch.tokens)
 	for l := range n.layers {
@@ -44,7 +44,7 @@ func (r forwardRun) layers(ctx context.Context) ([]float32, error) {
 // fill computes all activations of layer l from a.x.
 func (n *net) fill(ex *exec, b *batch, l int, ad *lora, a *acts, angles []float32) {
 	rows := len(b.tokens)
-	all := []share{{ad, 0, rows}}
+	all := []share{{ad, 0, rows, b.drop}}
 	n.qkvRows(ex, l, all, a, angles, rows)
 	n.attendGroups(ex, b, n.layers[l].window, a)
 	n.midRows(ex, l, all, a, rows)
