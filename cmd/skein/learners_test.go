@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,10 +17,23 @@ import (
 // parameters that one process makes, while one of them is killed with a
 // micro-batch in its hands and later the leading one in the middle of a step.
 func TestLearnersHelpEachOtherAndSurviveKilling(t *testing.T) {
-	config := []string{"--config", "../../recipes/demo-tiny.yaml", "--set", "training.groups_per_step=4", "--set", "training.max_steps=6",
+	learnersHelp(t, "--config", "../../recipes/demo-tiny.yaml")
+}
+
+// The same with a critic, whose values and gradients are shared too.
+func TestLearnersHelpPPOAndSurviveKilling(t *testing.T) {
+	if os.Getenv("SKEIN_SLOW") == "" {
+		t.Skip("SKEIN_SLOW is not set: the same code with GRPO is tested; learner's tests have the critic in one process")
+	}
+	learnersHelp(t, "--config", "../../recipes/demo-tiny.yaml", "--set", "training.algorithm=ppo", "--set", "training.num_generations=4",
+		"--set", "training.num_iterations=2", "--set", "training.num_mini_batches=2")
+}
+
+func learnersHelp(t *testing.T, config ...string) {
+	config = append(config, "--set", "training.groups_per_step=4", "--set", "training.max_steps=6",
 		"--set", "eval.every=0", "--set", "eval.tasks=8",
 		"--set", "training.max_staleness=0", // what is sampled does not depend on timing
-		"--set", "training.token_budget=300"}
+		"--set", "training.token_budget=300")
 	alone := t.TempDir()
 	output(t, 4*time.Minute, append([]string{"train", "--dir", alone}, config...)...)
 
