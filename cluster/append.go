@@ -27,10 +27,16 @@ type pending struct {
 	size    int64
 	done    chan appended // holds one
 	release func()        // of its room
+	// cmd is decided in place of the append when the records are durable; what
+	// became of it is set by the committer. nil = append them.
+	cmd     replay.Command
+	answer  replay.Result
+	refused error
 }
 
 type appended struct {
 	results []replay.AppendResult
+	updated int // of a cmd
 	err     error
 }
 
@@ -72,7 +78,7 @@ func (a *appender) append(ctx context.Context, recs []replay.Record) ([]replay.A
 	var parts []*pending
 	var failed error
 	for _, part := range pack(all.good) {
-		p, err := a.submit(ctx, all.good[part.from:part.to])
+		p, err := a.submit(ctx, &pending{recs: all.good[part.from:part.to]})
 		if err != nil {
 			failed = err
 			break
@@ -81,8 +87,8 @@ func (a *appender) append(ctx context.Context, recs []replay.Record) ([]replay.A
 	}
 	var results []replay.AppendResult
 	for _, p := range parts { // also after a failure: their room is taken
-		res, err := a.wait(ctx, p)
-		results, failed = append(results, res...), cmp.Or(failed, err)
+		out, err := a.wait(ctx, p)
+		results, failed = append(results, out.results...), cmp.Or(failed, err)
 	}
 	if failed != nil {
 		a.n.metrics.failed.Inc()
@@ -128,10 +134,10 @@ func (n *Node) holdBack(s *sifted) error {
 }
 
 // submit takes room for records and puts them on their way.
-func (a *appender) submit(ctx context.Context, recs []replay.Record) (*pending, error) {
-	p := &pending{recs: recs, done: make(chan appended, 1)}
-	for i := range recs {
-		p.size += int64(len(recs[i].Bytes))
+func (a *appender) submit(ctx context.Context, p *pending) (*pending, error) {
+	p.done = make(chan appended, 1)
+	for i := range p.recs {
+		p.size += int64(p.recs[i].Stored())
 	}
 	room := min(p.size, inFlight)
 	if err := a.room.Acquire(ctx, room); err != nil {
@@ -157,11 +163,11 @@ func (a *appender) late(ctx context.Context, p *pending) error {
 
 // wait returns what became of submitted records. The pipeline answers within
 // twice AppendTimeout whatever happens, and they keep their room until then.
-func (a *appender) wait(ctx context.Context, p *pending) ([]replay.AppendResult, error) {
+func (a *appender) wait(ctx context.Context, p *pending) (appended, error) {
 	select {
 	case out := <-p.done:
 		p.release()
-		return out.results, out.err
+		return out, out.err
 	case <-ctx.Done():
 		a.n.tasks.run(func() {
 			select {
@@ -170,9 +176,9 @@ func (a *appender) wait(ctx context.Context, p *pending) ([]replay.AppendResult,
 			}
 			p.release()
 		})
-		return nil, a.late(ctx, p)
+		return appended{}, a.late(ctx, p)
 	case <-a.n.ctx.Done():
-		return nil, fmt.Errorf("cluster: node %s is closing; the outcome is unknown: %w", a.n.id, replay.ErrUnavailable)
+		return appended{}, fmt.Errorf("cluster: node %s is closing; the outcome is unknown: %w", a.n.id, replay.ErrUnavailable)
 	}
 }
 
@@ -184,11 +190,11 @@ func pack(recs []replay.Record) []part {
 	var out []part
 	size := 0
 	for i := range recs {
-		if len(out) == 0 || size+len(recs[i].Bytes) > chunkBytes || i-out[len(out)-1].from >= maxItems {
+		if len(out) == 0 || size+recs[i].Stored() > chunkBytes || i-out[len(out)-1].from >= maxItems {
 			out, size = append(out, part{i, i}), 0
 		}
 		out[len(out)-1].to = i + 1
-		size += len(recs[i].Bytes)
+		size += recs[i].Stored()
 	}
 	return out
 }
@@ -201,22 +207,16 @@ type sifted struct {
 	out  []replay.AppendResult
 }
 
-// sift checks records; verify (nil = none) is the storage's own check, which
-// would refuse all that share the bad one's chunk.
+// sift checks records and packs them; verify (nil = none) says whether the bytes
+// are what the item says.
 func sift(recs []replay.Record, verify func(replay.Item, []byte) error) sifted {
 	s := sifted{out: make([]replay.AppendResult, len(recs))}
 	for i := range recs {
-		err := checkRecord(&recs[i])
-		if err == nil && verify != nil {
-			if err = verify(recs[i].Item, recs[i].Bytes); err != nil {
-				err = fmt.Errorf("%w: log %q: %w", replay.ErrInvalid, recs[i].Item.LogID, err)
-			}
-		}
-		if err != nil {
+		if err := checkRecord(&recs[i], verify); err != nil {
 			s.out[i].Rejected = err.Error()
 			continue
 		}
-		s.good, s.at = append(s.good, recs[i]), append(s.at, i)
+		s.good, s.at = append(s.good, recs[i].Pack()), append(s.at, i)
 	}
 	return s
 }
@@ -229,16 +229,27 @@ func (s sifted) merge(results []replay.AppendResult) []replay.AppendResult {
 	return s.out
 }
 
-// checkRecord refuses what no replica could take.
-func checkRecord(r *replay.Record) error {
+// checkRecord refuses what no replica could take, and what is not what its item
+// says.
+func checkRecord(r *replay.Record, verify func(replay.Item, []byte) error) error {
 	if err := r.Item.Validate(); err != nil {
 		return err
 	}
-	if n := len(r.Bytes); n == 0 || n > maxRecord {
-		return fmt.Errorf("%w: log %q of %d bytes: want 1 to %d", replay.ErrInvalid, r.Item.LogID, n, maxRecord)
+	if n := r.Item.Size; n == 0 || n > maxRecord || r.Stored() > maxRecord {
+		return fmt.Errorf("%w: log %q of %d bytes: want 1 to %d", replay.ErrInvalid, r.Item.LogID, max(int(n), r.Stored()), maxRecord)
 	}
-	if int(r.Item.Size) != len(r.Bytes) {
-		return fmt.Errorf("%w: log %q: size = %d, but it has %d bytes", replay.ErrInvalid, r.Item.LogID, r.Item.Size, len(r.Bytes))
+	raw, err := r.Unpack()
+	if err != nil {
+		return err
+	}
+	if int(r.Item.Size) != len(raw.Bytes) {
+		return fmt.Errorf("%w: log %q: size = %d, but it has %d bytes", replay.ErrInvalid, r.Item.LogID, r.Item.Size, len(raw.Bytes))
+	}
+	if verify == nil {
+		return nil
+	}
+	if err := verify(r.Item, raw.Bytes); err != nil {
+		return fmt.Errorf("%w: log %q: %w", replay.ErrInvalid, r.Item.LogID, err)
 	}
 	return nil
 }
@@ -379,13 +390,22 @@ func (a *appender) commitBatch(batch []*chunk) {
 	}
 	ctx, cancel := context.WithTimeout(a.n.ctx, a.n.cfg.AppendTimeout)
 	defer cancel()
-	res, err := a.n.propose(ctx, replay.AppendItemsCmd{Now: time.Now(), Items: items})
+	var res replay.Result
+	var err error
+	if len(items) > 0 {
+		res, err = a.n.propose(ctx, replay.AppendItemsCmd{Now: time.Now(), Items: items})
+	}
 	if err == nil && len(res.Append) != len(items) {
 		err = fmt.Errorf("cluster: fold answered %d of %d items", len(res.Append), len(items))
 	}
 	for _, c := range batch {
 		if err == nil {
 			c.results, res.Append = res.Append[:len(c.items)], res.Append[len(c.items):]
+		}
+		for _, p := range c.batch {
+			if p.cmd != nil && err == nil {
+				p.answer, p.refused = a.n.propose(ctx, p.cmd)
+			}
 		}
 		a.finish(c, err)
 	}

@@ -94,7 +94,7 @@ func admit(ctx context.Context, method string) (context.Context, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s needs a certificate of this cluster: join with its token first: %w", ErrDenied, method, err)
 	}
-	if of(method, pb.Peer_ServiceDesc.ServiceName) && who.role != RoleReplay {
+	if (of(method, pb.Peer_ServiceDesc.ServiceName) || of(method, pb.Upkeep_ServiceDesc.ServiceName)) && who.role != RoleReplay {
 		return nil, fmt.Errorf("%w: %s is for replay nodes; %s is a %s", ErrDenied, method, who.id, who.role)
 	}
 	if of(method, pb.Learner_ServiceDesc.ServiceName) && who.role != RoleLearner {

@@ -48,9 +48,11 @@ func newChunk(id, term uint64, batch []*pending, voters []string, limit time.Dur
 	for _, p := range batch {
 		c.size += p.size
 		for _, r := range p.recs {
-			c.items = append(c.items, r.Item)
-			if !seen[r.Item.LogID] {
-				seen[r.Item.LogID] = true
+			if p.cmd == nil {
+				c.items = append(c.items, r.Item)
+			}
+			if k := r.Item.LogID + "\x00" + r.Item.Digest; !seen[k] { // a twin has its original's id
+				seen[k] = true
 				c.recs = append(c.recs, r)
 			}
 		}
@@ -127,6 +129,10 @@ func (c *chunk) answer(err error) {
 	for _, p := range c.batch {
 		if err != nil {
 			p.done <- appended{err: err}
+			continue
+		}
+		if p.cmd != nil {
+			p.done <- appended{results: p.answer.Append, updated: p.answer.Updated, err: p.refused}
 			continue
 		}
 		p.done <- appended{results: rest[:len(p.recs):len(p.recs)]}

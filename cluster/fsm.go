@@ -23,6 +23,8 @@ type fsm struct {
 	// trusted to follow any further, so it stops applying and leaves.
 	failed atomic.Pointer[error]
 	onFail func(error)
+	// onMark gets the state behind an entry that asks for it; nil = nobody does.
+	onMark func(id string, state *replay.StateSnapshot)
 }
 
 var errNotApplied = errors.New("cluster: entry was applied before")
@@ -30,8 +32,27 @@ var errNotApplied = errors.New("cluster: entry was applied before")
 // Apply implements raft.FSM.
 func (f *fsm) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 
-// ApplyBatch implements raft.BatchingFSM. Each response is a replay.Result.
+// ApplyBatch implements raft.BatchingFSM. Each response is a replay.Result. A
+// mark ends a write, so that the state can be taken right behind it.
 func (f *fsm) ApplyBatch(logs []*raft.Log) []any {
+	var out []any
+	for len(logs) > 0 {
+		k := 0
+		for k < len(logs)-1 && markOf(logs[k]) == "" {
+			k++
+		}
+		last := logs[k]
+		out = append(out, f.apply(logs[:k+1])...)
+		logs = logs[k+1:]
+		if id := markOf(last); id != "" && f.onMark != nil && f.failed.Load() == nil && f.store.AppliedIndex() == last.Index {
+			f.onMark(id, f.store.Snapshot())
+		}
+	}
+	return out
+}
+
+// apply folds entries in one write.
+func (f *fsm) apply(logs []*raft.Log) []any {
 	out := make([]any, len(logs))
 	if err := f.failed.Load(); err != nil {
 		return fill(out, replay.Result{Err: *err})

@@ -51,6 +51,7 @@ type Node struct {
 	app     *appender
 	repairs *repairer
 	blobs   *blobs
+	marks   *marks
 
 	ready    atomic.Uint64          // term in which this node leads with everything applied; 0 = it does not
 	members  sync.RWMutex           // appends hold it shared, membership changes alone

@@ -37,7 +37,8 @@ func (n *Node) openRaft(founder bool) (err error) {
 	n.app = newAppender(n)
 	n.repairs = newRepairer(n)
 	n.blobs = newBlobs(n)
-	n.fsm = &fsm{store: n.store, changes: n.changes, log: n.log, onFail: n.leave}
+	n.marks = newMarks(n)
+	n.fsm = &fsm{store: n.store, changes: n.changes, log: n.log, onFail: n.leave, onMark: n.marks.take}
 
 	hasState, err := raft.HasExistingState(cache, n.wal, snaps)
 	if err != nil {

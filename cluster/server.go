@@ -33,6 +33,8 @@ func (n *Node) serve() {
 	)
 	pb.RegisterReplayServer(n.server, &replayServer{n: n, s: &nodeStore{n}})
 	pb.RegisterPeerServer(n.server, &peerServer{n: n})
+	pb.RegisterOperateServer(n.server, &operateServer{n: n, s: &nodeStore{n}})
+	pb.RegisterUpkeepServer(n.server, &upkeepServer{n: n})
 	pb.RegisterMembershipServer(n.server, &membershipServer{n: n})
 	h := health.NewServer() // SERVING: the process answers; who leads is in ClusterStatus
 	healthpb.RegisterHealthServer(n.server, h)
@@ -192,7 +194,10 @@ func (r *replayServer) Fetch(q *pb.FetchRequest, st pb.Replay_FetchServer) error
 	if err := r.n.mayRead(ctx, q.GetLogIds()); err != nil {
 		return err
 	}
-	return streamRecords(q.GetLogIds(), func(ids []string) ([]replay.Record, error) { return r.s.Fetch(ctx, ids) }, st.Send)
+	if err := r.n.view(ctx, func(replay.Reader) error { return nil }); err != nil {
+		return err
+	}
+	return streamRecords(q.GetLogIds(), func(ids []string) ([]replay.Record, error) { return r.n.repairs.read(ctx, ids) }, st.Send)
 }
 
 func (r *replayServer) PutBlob(st pb.Replay_PutBlobServer) error {
@@ -259,7 +264,7 @@ func (r *replayServer) readAppends(ctx context.Context, st pb.Replay_AppendServe
 		recs := mapSlice(q.GetRecords(), recordFrom)
 		var size int64 = 1
 		for _, rec := range recs {
-			size += int64(len(rec.Bytes))
+			size += int64(rec.Stored())
 		}
 		size = min(size, appendWindow)
 		if err := window.Acquire(ctx, size); err != nil {

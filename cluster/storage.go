@@ -16,7 +16,7 @@ type storage interface {
 	PutChunk(ctx context.Context, term uint64, recs []replay.Record) error
 	Fence(term uint64) error
 	Term() uint64
-	ReadRecords(logIDs []string) (recs []replay.Record, missing []replay.Item, err error)
+	ReadPacked(logIDs []string) (recs []replay.Record, missing []replay.Item, err error)
 	MissingPayloads(limit int) ([]replay.Item, error)
 	Scrub(ctx context.Context) (replay.ScrubReport, error)
 
@@ -27,6 +27,9 @@ type storage interface {
 	CollectBlobs(now time.Time, grace time.Duration) (n int, size int64, err error)
 
 	Compact(ctx context.Context, now time.Time, grace time.Duration, dead float64) (replay.CompactReport, error)
+	Purge(ctx context.Context, now time.Time, grace time.Duration, dead float64) (replay.CompactReport, error)
+	VerifyAll(ctx context.Context) (replay.VerifyReport, error)
+	ReadExact(logs []replay.Exact) ([]replay.Record, error)
 
 	ApplyBatch(entries []replay.Entry) ([]replay.Result, error)
 	AppliedIndex() uint64
