@@ -37,6 +37,9 @@ type groupBatch struct {
 	// and the token.
 	scored, target []int32
 	valued         []int32 // rows after which the value head is read, member by member
+
+	dropout model.Dropout
+	keys    []uint64 // [rows] of dropout, nil without
 }
 
 // makeBatches lays groups out in order. Groups without marked tokens give no
@@ -53,7 +56,8 @@ func makeBatches(cfg model.TrainerConfig, groups []model.PrefixGroup, vocab int)
 		}
 		for members := group.Members; len(members) > 0; {
 			n := min(len(members), maxMembers)
-			b := makeBatch(group.Prompt, members[:n])
+			group.Members = members[:n]
+			b := makeBatch(group)
 			if len(b.target)+len(b.valued) > 0 {
 				out = append(out, b)
 			}
@@ -99,7 +103,9 @@ func lastMark(marks []bool) int {
 	return -1
 }
 
-func makeBatch(prompt []int32, members []model.Sequence) groupBatch {
+func makeBatch(g model.PrefixGroup) groupBatch {
+	prompt, members := g.Prompt, g.Members
+	promptKeys, memberKeys := g.DropoutRows()
 	longest := 0
 	for _, s := range members {
 		longest = max(longest, needed(s))
@@ -111,6 +117,10 @@ func makeBatch(prompt []int32, members []model.Sequence) groupBatch {
 	}}
 	b.ids, b.pos = make([]int32, b.rows()), make([]int32, b.rows())
 	copy(b.ids, prompt)
+	if g.Dropout.Rate > 0 {
+		b.dropout, b.keys = g.Dropout, make([]uint64, b.rows())
+		copy(b.keys, promptKeys)
+	}
 	for i := range b.P {
 		b.pos[i] = int32(i)
 	}
@@ -124,6 +134,9 @@ func makeBatch(prompt []int32, members []model.Sequence) groupBatch {
 		}
 		s := members[m]
 		copy(b.ids[first:first+needed(s)], s.Tokens)
+		if b.keys != nil {
+			copy(b.keys[first:first+needed(s)], memberKeys[m])
+		}
 		for j, on := range s.Train {
 			if !on {
 				continue

@@ -56,6 +56,7 @@ func TestDevicesGiveTheSameBits(t *testing.T) {
 	m := randomModel(t, smallConfig, 3)
 	rng := rand.New(rand.NewPCG(9, 9))
 	groups := unlikeGroups(rng, 5)
+	groups[1].Dropout = model.Dropout{Rate: 0.3, Key: 8}
 	params := randomAdapter(t, m, tinyLoRA, 1).Params
 	var scores, base model.Scores
 	var grad, d []float32

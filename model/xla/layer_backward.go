@@ -14,10 +14,11 @@ func (y *layer) linearBack(matrix string, x, d value, grads map[string]gradient)
 	d = y.low(d)
 	dx := y.matAB(d, y.w[matrix])
 	for _, p := range y.adapters(matrix) {
+		x := y.dropped(x, p.name)
 		di, u := y.slice(d, 1, p.lo, p.lo+p.out), y.low(y.matABt(x, p.aw))
 		du := y.low(y.matAB(di, p.bw))
 		grads[p.name] = gradient{y.matAtB(du, x), y.scale(y.matAtB(di, u), p.scale)}
-		dx = y.add(dx, y.matAB(du, p.aw))
+		dx = y.add(dx, y.dropped(y.matAB(du, p.aw), p.name))
 	}
 	return dx
 }

@@ -19,6 +19,8 @@ type net struct {
 	// mine [M,K] i1 marks, per row, the columns of stacked adapters that are its
 	// own; unset where every row has the one adapter there is.
 	mine value
+	// masks are the dropout of a training program.
+	masks *masks
 }
 
 // minRows is the least number of rows a product is given: XLA's CPU kernels for
@@ -84,7 +86,7 @@ func (n *net) delta(x value, lora []adapted, out int) value {
 	}
 	for _, p := range lora {
 		gap(p.lo)
-		u := n.matABt(x, p.aw)
+		u := n.matABt(n.dropped(x, p.name), p.aw)
 		if n.mine.name != "" {
 			u = n.choose(n.pad(n.mine, 0, m), u, n.constant("f32", 0, u.dims...))
 		}

@@ -39,6 +39,7 @@ type trainer struct {
 type pass struct {
 	groupBatch
 	prompt *pjrt.Buffer
+	drop   []*pjrt.Buffer // halves of the rows' keys; nil without dropout
 	ropes  []*pjrt.Buffer // cosines and sines of each of shape.ropes
 	inputs []*pjrt.Buffer // of each layer; nil when not kept
 	out    *pjrt.Buffer   // of the last layer
@@ -46,6 +47,7 @@ type pass struct {
 
 func (p *pass) free() {
 	free(p.prompt, p.out)
+	free(p.drop...)
 	free(p.ropes...)
 	free(p.inputs...)
 }
@@ -230,6 +232,11 @@ func (l *lane) forward(ctx context.Context, g groupBatch, params []*pjrt.Buffer,
 	if p.prompt, err = dev.putI32([]int32{g.prompt}, 1); err != nil {
 		return nil, err
 	}
+	if g.keys != nil {
+		if p.drop, err = dev.putKeys(g.keys); err != nil {
+			return nil, err
+		}
+	}
 	ids, err := dev.putI32(g.ids, g.rows())
 	if err != nil {
 		return nil, err
@@ -254,7 +261,7 @@ func (l *lane) forward(ctx context.Context, g groupBatch, params []*pjrt.Buffer,
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		layer, err := t.layerForward(g.layout, i)
+		layer, err := t.layerForward(g.layout, i, g.dropout)
 		if err != nil {
 			return nil, err
 		}
@@ -282,6 +289,14 @@ func (l *lane) layer(run *program, p *pass, i int, params []*pjrt.Buffer, first 
 	}
 	defer done()
 	args := append(first, p.prompt, params[i])
+	if p.drop != nil {
+		site, err := l.dev.putI32([]int32{int32(model.DropoutSite(i, "q_proj"))})
+		if err != nil {
+			return nil, err
+		}
+		defer free(site)
+		args = append(args, p.drop[0], p.drop[1], site)
+	}
 	if r := b.shape.kinds[i].rope; r >= 0 {
 		args = append(args, p.ropes[2*r], p.ropes[2*r+1])
 	}

@@ -177,7 +177,7 @@ func (l *lane) backward(ctx context.Context, p *pass, g model.Scores, grads []*p
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		layer, err := t.layerBackward(p.layout, i)
+		layer, err := t.layerBackward(p.layout, i, p.dropout)
 		if err != nil {
 			return err
 		}

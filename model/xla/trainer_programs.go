@@ -2,7 +2,11 @@
 
 package xla
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/skein-rl/skein/model"
+)
 
 // The trainer's programs, compiled on first use: per layout and kind of layer,
 // the head per chunk size.
@@ -24,12 +28,14 @@ func (t *trainer) embed(l layout) (*program, error) {
 }
 
 // layerInputs declares what layers read besides x: prompt [1] i32, the LoRA
-// vector, cosines and sines if the kind has positions, weights.
-func (t *trainer) layerInputs(e *emitter, l layout, i int) (y *layer, r rotary, prompt value) {
+// vector, with dropout its keys and site, cosines and sines if the kind has
+// positions, weights.
+func (t *trainer) layerInputs(e *emitter, l layout, i int, d model.Dropout) (y *layer, r rotary, prompt value) {
 	n := &net{emitter: e, s: t.b.shape, elem: t.b.dev.elem}
 	k, lora := n.s.kinds[i], t.lora[i]
 	prompt = e.arg("prompt", "i32", 1)
 	flat := e.arg("lora", "f32", lora.size)
+	n.masks = e.maskArgs(d, l.rows())
 	if k.rope >= 0 {
 		half := len(n.s.ropes[k.rope].Inv)
 		r = rotary{e.arg("cos", "f32", l.rows(), half), e.arg("sin", "f32", l.rows(), half)}
@@ -41,15 +47,15 @@ func (t *trainer) layerInputs(e *emitter, l layout, i int) (y *layer, r rotary, 
 
 // layerKey names a program of layer i: layers that differ in nothing but numbers
 // share it.
-func (t *trainer) layerKey(which string, l layout, i int) string {
-	return fmt.Sprintf("layer %s %v %+v %v", which, l, t.b.shape.kinds[i], t.lora[i])
+func (t *trainer) layerKey(which string, l layout, i int, d model.Dropout) string {
+	return fmt.Sprintf("layer %s %v %+v %v dropout=%v", which, l, t.b.shape.kinds[i], t.lora[i], d.Rate)
 }
 
 // layerForward: x, layer i's inputs -> x.
-func (t *trainer) layerForward(l layout, i int) (*program, error) {
-	return t.b.stablehlo(t.layerKey("forward", l, i), func(e *emitter) []value {
+func (t *trainer) layerForward(l layout, i int, d model.Dropout) (*program, error) {
+	return t.b.stablehlo(t.layerKey("forward", l, i, d), func(e *emitter) []value {
 		x := e.arg("x", "f32", l.rows(), t.b.shape.hidden)
-		y, r, prompt := t.layerInputs(e, l, i)
+		y, r, prompt := t.layerInputs(e, l, i, d)
 		return []value{y.forward(x, r, func(q, k, v value) value {
 			o, _ := y.attend(l, q, k, v, prompt)
 			return o
@@ -58,10 +64,10 @@ func (t *trainer) layerForward(l layout, i int) (*program, error) {
 }
 
 // layerBackward: x, d, layer i's inputs -> dx, the LoRA vector's gradient.
-func (t *trainer) layerBackward(l layout, i int) (*program, error) {
-	return t.b.stablehlo(t.layerKey("backward", l, i), func(e *emitter) []value {
+func (t *trainer) layerBackward(l layout, i int, drop model.Dropout) (*program, error) {
+	return t.b.stablehlo(t.layerKey("backward", l, i, drop), func(e *emitter) []value {
 		x, d := e.arg("x", "f32", l.rows(), t.b.shape.hidden), e.arg("d", "f32", l.rows(), t.b.shape.hidden)
-		y, r, prompt := t.layerInputs(e, l, i)
+		y, r, prompt := t.layerInputs(e, l, i, drop)
 		dx, flat := y.backward(x, d, r, prompt, l, t.lora[i])
 		return []value{dx, flat}
 	})
