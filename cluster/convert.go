@@ -63,7 +63,7 @@ func recordFrom(r *pb.Record) replay.Record {
 func ticketTo(t replay.Ticket) *pb.Ticket {
 	return &pb.Ticket{
 		Run: t.Run, Table: t.Table, Group: t.Group, Index: t.Index, GroupSize: t.GroupSize, Attempt: t.Attempt,
-		Version: t.Version, Greedy: t.Greedy, Seed: t.Seed, Expires: nanos(t.Expires), Done: t.Done,
+		Version: t.Version, Greedy: t.Greedy, Seed: t.Seed, Expires: nanos(t.Expires), Done: t.Done, Task: t.Task,
 	}
 }
 
@@ -71,7 +71,7 @@ func ticketFrom(t *pb.Ticket) replay.Ticket {
 	return replay.Ticket{
 		Run: t.GetRun(), Table: t.GetTable(), Group: t.GetGroup(), Index: t.GetIndex(), GroupSize: t.GetGroupSize(),
 		Attempt: t.GetAttempt(), Version: t.GetVersion(), Greedy: t.GetGreedy(), Seed: t.GetSeed(),
-		Expires: fromNanos(t.GetExpires()), Done: t.GetDone(),
+		Expires: fromNanos(t.GetExpires()), Done: t.GetDone(), Task: t.Task,
 	}
 }
 
@@ -88,7 +88,7 @@ func specTo(s replay.RunSpec) *pb.RunSpec {
 		Run: s.Run, Config: s.Config, GroupSize: s.GroupSize, GroupsPerStep: s.GroupsPerStep,
 		MaxStaleness: s.MaxStaleness, TicketTtl: int64(s.TicketTTL), MaxAttempts: s.MaxAttempts,
 		BaseDigest: s.BaseDigest, StartAdapter: s.StartAdapter, KeepCheckpoints: s.KeepCheckpoints,
-		Tenant: s.Tenant,
+		Tenant: s.Tenant, Blobs: s.Blobs, Curriculum: curriculumTo(s.Curriculum),
 	}
 }
 
@@ -97,8 +97,28 @@ func specFrom(s *pb.RunSpec) replay.RunSpec {
 		Run: s.GetRun(), Config: s.GetConfig(), GroupSize: s.GetGroupSize(), GroupsPerStep: s.GetGroupsPerStep(),
 		MaxStaleness: s.GetMaxStaleness(), TicketTTL: time.Duration(s.GetTicketTtl()), MaxAttempts: s.GetMaxAttempts(),
 		BaseDigest: s.GetBaseDigest(), StartAdapter: s.GetStartAdapter(), KeepCheckpoints: s.GetKeepCheckpoints(),
-		Tenant: s.GetTenant(),
+		Tenant: s.GetTenant(), Blobs: s.GetBlobs(), Curriculum: curriculumFrom(s.GetCurriculum()),
 	}
+}
+
+func curriculumTo(c *replay.Curriculum) *pb.Curriculum {
+	if c == nil {
+		return nil
+	}
+	return &pb.Curriculum{Tasks: c.Tasks, Target: c.Target, Candidates: c.Candidates, Seed: c.Seed,
+		Phases: mapSlice(c.Phases, func(p replay.CurriculumPhase) *pb.CurriculumPhase {
+			return &pb.CurriculumPhase{Step: p.Step, Share: p.Share}
+		})}
+}
+
+func curriculumFrom(c *pb.Curriculum) *replay.Curriculum {
+	if c == nil {
+		return nil
+	}
+	return &replay.Curriculum{Tasks: c.GetTasks(), Target: c.GetTarget(), Candidates: c.GetCandidates(), Seed: c.GetSeed(),
+		Phases: mapSlice(c.GetPhases(), func(p *pb.CurriculumPhase) replay.CurriculumPhase {
+			return replay.CurriculumPhase{Step: p.GetStep(), Share: p.GetShare()}
+		})}
 }
 
 func groupTo(g replay.LeasedGroup) *pb.LeasedGroup {

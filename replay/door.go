@@ -90,6 +90,9 @@ type Ticket struct {
 	// the worker mixes in the run's configured seed and the member.
 	Seed    uint64
 	Expires time.Time
+	// Task is what the run's curriculum picked for the group, the same in every
+	// attempt; nil without one: see TaskIndex.
+	Task *uint64
 	// Done lists the members already accepted from an earlier attempt, in
 	// order. A worker may skip them: a second log of theirs is a duplicate.
 	Done []uint32
@@ -108,6 +111,11 @@ type RunSpec struct {
 	// StartAdapter is the blob digest of policy version 0's adapter (a warmed
 	// up start); "" starts from the base model.
 	StartAdapter string
+	// Blobs are others the run needs on every node, such as reward models: they are
+	// kept, and repaired, like its adapters.
+	Blobs []string
+	// Curriculum picks the groups' tasks; nil = in the order of the stream.
+	Curriculum *Curriculum
 	// KeepCheckpoints is for how many of the last steps the checkpoints are
 	// kept: those steps can be recomputed. 0 keeps all. Adapters and logs stay.
 	KeepCheckpoints uint32

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
@@ -60,6 +61,10 @@ func (s RunSpec) Validate() error {
 	if !utf8.ValidString(s.StartAdapter) || len(s.StartAdapter) > maxID {
 		add("StartAdapter %q: want UTF-8 of at most %d bytes", cut(s.StartAdapter, 40), maxID)
 	}
+	if err := checkBlobs(s.Blobs); err != nil {
+		errs = append(errs, err)
+	}
+	s.Curriculum.validate(add)
 	if len(errs) == 0 {
 		return nil
 	}
@@ -137,6 +142,10 @@ func specDiff(have, want RunSpec) string {
 		return diff("StartAdapter", have.StartAdapter, want.StartAdapter)
 	case have.KeepCheckpoints != want.KeepCheckpoints:
 		return diff("KeepCheckpoints", have.KeepCheckpoints, want.KeepCheckpoints)
+	case !slices.Equal(have.Blobs, want.Blobs):
+		return diff("Blobs", have.Blobs, want.Blobs)
+	case !have.Curriculum.equal(want.Curriculum):
+		return "Curriculum differs"
 	case !bytes.Equal(have.Config, want.Config):
 		return fmt.Sprintf("Config (%d bytes there, %d here) differs", len(have.Config), len(want.Config))
 	}

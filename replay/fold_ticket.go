@@ -120,6 +120,13 @@ func (f *fold) nextGroup(r *runState) (*pb.GroupState, error) {
 		Group: fmt.Sprintf("%s/train/%d", r.run, r.NextIndex), Table: TableTrain,
 		Index: r.NextIndex, Size: r.Spec.GroupSize, Attempt: 1,
 	}
+	if c := curriculumFromPB(r.Spec.Curriculum); c != nil {
+		task, err := f.pickTask(r, c, g.Index)
+		if err != nil {
+			return nil, err
+		}
+		g.Task = &task
+	}
 	r.NextIndex++
 	r.OpenGroups++
 	return g, nil
@@ -246,7 +253,7 @@ func (f *fold) expireTicket(r *runState, g *pb.GroupState) error {
 		return f.drop(r, g, dropExpired)
 	}
 	r.ShrunkGroups++
-	return f.makeReady(r, g)
+	return firstError(f.learnTask(r, g), f.makeReady(r, g))
 }
 
 func allMembersFailed(members []*pb.Member) bool {
@@ -323,7 +330,7 @@ func (f *fold) ticketsOf(run, worker string) ([]string, error) {
 func makeTicket(r *runState, g *pb.GroupState) Ticket {
 	t := Ticket{
 		Run: r.run, Table: g.Table, Group: g.Group, Index: g.Index, GroupSize: g.Size, Attempt: g.Attempt,
-		Version: g.Version, Greedy: g.Table == TableEval, Seed: ticketSeed(g.Table, g.Index), Expires: fromNanos(g.Expires),
+		Version: g.Version, Greedy: g.Table == TableEval, Seed: ticketSeed(g.Table, g.Index), Expires: fromNanos(g.Expires), Task: g.Task,
 	}
 	for _, m := range g.Members {
 		t.Done = append(t.Done, m.Member)
@@ -337,7 +344,12 @@ func ticketSeed(table string, index uint64) uint64 {
 	if table == TableEval {
 		x += 1 << 63
 	}
-	x *= 0x9e3779b97f4a7c15
+	return mixed(x - 1)
+}
+
+// mixed is splitmix64's output for the nth draw.
+func mixed(n uint64) uint64 {
+	x := (n + 1) * 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31

@@ -35,6 +35,7 @@ import (
 //	k run table generation index   selection structures
 //	D deleted logID                -           what remains of deleted logs, by time
 //	N tenant                       TenantState
+//	C run task                     TaskState   of a curriculum
 type key = keys.Key
 
 // Classes of the queue 'q': evaluation goes first.
@@ -91,6 +92,9 @@ func expiryKey(expires int64, run, group string, lease uint64) key {
 func tableExpiryKey(expires int64, run, group, table string) key {
 	return expiryKey(expires, run, group, 0).Str(table)
 }
+
+func taskKey(run string, task uint64) key { return taskPrefix(run).U64(task) }
+func taskPrefix(run string) key           { return keys.New('C').Str(run) }
 
 func tenantKey(tenant string) key { return keys.New('N').Str(tenant) }
 

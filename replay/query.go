@@ -289,6 +289,9 @@ func eachBlob(kv Reader, fn func(digest string, keep bool)) error {
 	oldest := map[string]uint64{} // step of a run whose checkpoints are kept
 	err := eachRun(kv, func(r *pb.RunState) {
 		some(r.GetSpec().GetStartAdapter(), true)
+		for _, d := range r.GetSpec().GetBlobs() {
+			some(d, true)
+		}
 		if n := uint64(r.GetSpec().GetKeepCheckpoints()); n > 0 && r.LastStep >= n {
 			oldest[r.GetSpec().GetRun()] = r.LastStep - n + 1
 		}

@@ -104,7 +104,7 @@ func (w *Worker) append(log *eventlog.Log, keep time.Time) error {
 func (w *Worker) resolve(t replay.Ticket) (Task, error) {
 	switch t.Table {
 	case "train":
-		return w.parts.Source.Train(t.Index)
+		return w.parts.Source.Train(t.TaskIndex())
 	case "eval":
 		return w.parts.Source.Heldout(t.Index)
 	}

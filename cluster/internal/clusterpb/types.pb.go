@@ -490,6 +490,7 @@ type Ticket struct {
 	Seed          uint64                 `protobuf:"varint,9,opt,name=seed,proto3" json:"seed,omitempty"`
 	Expires       int64                  `protobuf:"varint,10,opt,name=expires,proto3" json:"expires,omitempty"`
 	Done          []uint32               `protobuf:"varint,11,rep,packed,name=done,proto3" json:"done,omitempty"`
+	Task          *uint64                `protobuf:"varint,12,opt,name=task,proto3,oneof" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -601,6 +602,13 @@ func (x *Ticket) GetDone() []uint32 {
 	return nil
 }
 
+func (x *Ticket) GetTask() uint64 {
+	if x != nil && x.Task != nil {
+		return *x.Task
+	}
+	return 0
+}
+
 type RunSpec struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Run             string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -614,6 +622,8 @@ type RunSpec struct {
 	StartAdapter    string                 `protobuf:"bytes,9,opt,name=start_adapter,json=startAdapter,proto3" json:"start_adapter,omitempty"`
 	KeepCheckpoints uint32                 `protobuf:"varint,10,opt,name=keep_checkpoints,json=keepCheckpoints,proto3" json:"keep_checkpoints,omitempty"`
 	Tenant          string                 `protobuf:"bytes,11,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Blobs           []string               `protobuf:"bytes,12,rep,name=blobs,proto3" json:"blobs,omitempty"`
+	Curriculum      *Curriculum            `protobuf:"bytes,13,opt,name=curriculum,proto3" json:"curriculum,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -725,6 +735,148 @@ func (x *RunSpec) GetTenant() string {
 	return ""
 }
 
+func (x *RunSpec) GetBlobs() []string {
+	if x != nil {
+		return x.Blobs
+	}
+	return nil
+}
+
+func (x *RunSpec) GetCurriculum() *Curriculum {
+	if x != nil {
+		return x.Curriculum
+	}
+	return nil
+}
+
+type Curriculum struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tasks         uint64                 `protobuf:"varint,1,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	Target        uint32                 `protobuf:"varint,2,opt,name=target,proto3" json:"target,omitempty"` // per million
+	Candidates    uint32                 `protobuf:"varint,3,opt,name=candidates,proto3" json:"candidates,omitempty"`
+	Seed          uint64                 `protobuf:"varint,4,opt,name=seed,proto3" json:"seed,omitempty"`
+	Phases        []*CurriculumPhase     `protobuf:"bytes,5,rep,name=phases,proto3" json:"phases,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Curriculum) Reset() {
+	*x = Curriculum{}
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Curriculum) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Curriculum) ProtoMessage() {}
+
+func (x *Curriculum) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Curriculum.ProtoReflect.Descriptor instead.
+func (*Curriculum) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Curriculum) GetTasks() uint64 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *Curriculum) GetTarget() uint32 {
+	if x != nil {
+		return x.Target
+	}
+	return 0
+}
+
+func (x *Curriculum) GetCandidates() uint32 {
+	if x != nil {
+		return x.Candidates
+	}
+	return 0
+}
+
+func (x *Curriculum) GetSeed() uint64 {
+	if x != nil {
+		return x.Seed
+	}
+	return 0
+}
+
+func (x *Curriculum) GetPhases() []*CurriculumPhase {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
+type CurriculumPhase struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Step          uint64                 `protobuf:"varint,1,opt,name=step,proto3" json:"step,omitempty"`
+	Share         uint32                 `protobuf:"varint,2,opt,name=share,proto3" json:"share,omitempty"` // per million
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CurriculumPhase) Reset() {
+	*x = CurriculumPhase{}
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CurriculumPhase) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CurriculumPhase) ProtoMessage() {}
+
+func (x *CurriculumPhase) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CurriculumPhase.ProtoReflect.Descriptor instead.
+func (*CurriculumPhase) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *CurriculumPhase) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *CurriculumPhase) GetShare() uint32 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
 type LeasedGroup struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
@@ -739,7 +891,7 @@ type LeasedGroup struct {
 
 func (x *LeasedGroup) Reset() {
 	*x = LeasedGroup{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +903,7 @@ func (x *LeasedGroup) String() string {
 func (*LeasedGroup) ProtoMessage() {}
 
 func (x *LeasedGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +916,7 @@ func (x *LeasedGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasedGroup.ProtoReflect.Descriptor instead.
 func (*LeasedGroup) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LeasedGroup) GetGroup() string {
@@ -822,7 +974,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +986,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +999,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Lease) GetId() uint64 {
@@ -904,7 +1056,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1068,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1081,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StepRecord) GetRun() string {
@@ -1021,7 +1173,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1185,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1198,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Policy) GetRun() string {
@@ -1104,7 +1256,7 @@ type RunStatus struct {
 
 func (x *RunStatus) Reset() {
 	*x = RunStatus{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1268,7 @@ func (x *RunStatus) String() string {
 func (*RunStatus) ProtoMessage() {}
 
 func (x *RunStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1281,7 @@ func (x *RunStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStatus.ProtoReflect.Descriptor instead.
 func (*RunStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RunStatus) GetSpec() *RunSpec {
@@ -1277,7 +1429,7 @@ type EvalRequest struct {
 
 func (x *EvalRequest) Reset() {
 	*x = EvalRequest{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1441,7 @@ func (x *EvalRequest) String() string {
 func (*EvalRequest) ProtoMessage() {}
 
 func (x *EvalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1454,7 @@ func (x *EvalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalRequest.ProtoReflect.Descriptor instead.
 func (*EvalRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EvalRequest) GetRun() string {
@@ -1348,7 +1500,7 @@ type EvalStatus struct {
 
 func (x *EvalStatus) Reset() {
 	*x = EvalStatus{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1360,7 +1512,7 @@ func (x *EvalStatus) String() string {
 func (*EvalStatus) ProtoMessage() {}
 
 func (x *EvalStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1373,7 +1525,7 @@ func (x *EvalStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalStatus.ProtoReflect.Descriptor instead.
 func (*EvalStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EvalStatus) GetRequested() int64 {
@@ -1454,7 +1606,7 @@ type TableStatus struct {
 
 func (x *TableStatus) Reset() {
 	*x = TableStatus{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1466,7 +1618,7 @@ func (x *TableStatus) String() string {
 func (*TableStatus) ProtoMessage() {}
 
 func (x *TableStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1479,7 +1631,7 @@ func (x *TableStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
 func (*TableStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TableStatus) GetRun() string {
@@ -1626,7 +1778,7 @@ type TableVersion struct {
 
 func (x *TableVersion) Reset() {
 	*x = TableVersion{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1790,7 @@ func (x *TableVersion) String() string {
 func (*TableVersion) ProtoMessage() {}
 
 func (x *TableVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1803,7 @@ func (x *TableVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableVersion.ProtoReflect.Descriptor instead.
 func (*TableVersion) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TableVersion) GetVersion() uint64 {
@@ -1694,7 +1846,7 @@ type TableGroup struct {
 
 func (x *TableGroup) Reset() {
 	*x = TableGroup{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +1858,7 @@ func (x *TableGroup) String() string {
 func (*TableGroup) ProtoMessage() {}
 
 func (x *TableGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +1871,7 @@ func (x *TableGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableGroup.ProtoReflect.Descriptor instead.
 func (*TableGroup) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TableGroup) GetGroup() string {
@@ -1811,7 +1963,7 @@ type GroupInsert struct {
 
 func (x *GroupInsert) Reset() {
 	*x = GroupInsert{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1975,7 @@ func (x *GroupInsert) String() string {
 func (*GroupInsert) ProtoMessage() {}
 
 func (x *GroupInsert) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1988,7 @@ func (x *GroupInsert) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupInsert.ProtoReflect.Descriptor instead.
 func (*GroupInsert) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GroupInsert) GetGroup() string {
@@ -1877,7 +2029,7 @@ type GroupPriority struct {
 
 func (x *GroupPriority) Reset() {
 	*x = GroupPriority{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1889,7 +2041,7 @@ func (x *GroupPriority) String() string {
 func (*GroupPriority) ProtoMessage() {}
 
 func (x *GroupPriority) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +2054,7 @@ func (x *GroupPriority) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPriority.ProtoReflect.Descriptor instead.
 func (*GroupPriority) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GroupPriority) GetGroup() string {
@@ -1977,7 +2129,7 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\fAppendResult\x12\x1c\n" +
 	"\tduplicate\x18\x01 \x01(\bR\tduplicate\x12\x1a\n" +
 	"\brejected\x18\x02 \x01(\tR\brejected\x12\x12\n" +
-	"\x04busy\x18\x03 \x01(\tR\x04busy\"\x89\x02\n" +
+	"\x04busy\x18\x03 \x01(\tR\x04busy\"\xab\x02\n" +
 	"\x06Ticket\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x14\n" +
@@ -1991,7 +2143,9 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x04seed\x18\t \x01(\x04R\x04seed\x12\x18\n" +
 	"\aexpires\x18\n" +
 	" \x01(\x03R\aexpires\x12\x12\n" +
-	"\x04done\x18\v \x03(\rR\x04done\"\xea\x02\n" +
+	"\x04done\x18\v \x03(\rR\x04done\x12\x17\n" +
+	"\x04task\x18\f \x01(\x04H\x00R\x04task\x88\x01\x01B\a\n" +
+	"\x05_task\"\xbe\x03\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -2007,7 +2161,23 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\rstart_adapter\x18\t \x01(\tR\fstartAdapter\x12)\n" +
 	"\x10keep_checkpoints\x18\n" +
 	" \x01(\rR\x0fkeepCheckpoints\x12\x16\n" +
-	"\x06tenant\x18\v \x01(\tR\x06tenant\"\xca\x01\n" +
+	"\x06tenant\x18\v \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05blobs\x18\f \x03(\tR\x05blobs\x12<\n" +
+	"\n" +
+	"curriculum\x18\r \x01(\v2\x1c.skein.cluster.v1.CurriculumR\n" +
+	"curriculum\"\xa9\x01\n" +
+	"\n" +
+	"Curriculum\x12\x14\n" +
+	"\x05tasks\x18\x01 \x01(\x04R\x05tasks\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\rR\x06target\x12\x1e\n" +
+	"\n" +
+	"candidates\x18\x03 \x01(\rR\n" +
+	"candidates\x12\x12\n" +
+	"\x04seed\x18\x04 \x01(\x04R\x04seed\x129\n" +
+	"\x06phases\x18\x05 \x03(\v2!.skein.cluster.v1.CurriculumPhaseR\x06phases\";\n" +
+	"\x0fCurriculumPhase\x12\x12\n" +
+	"\x04step\x18\x01 \x01(\x04R\x04step\x12\x14\n" +
+	"\x05share\x18\x02 \x01(\rR\x05share\"\xca\x01\n" +
 	"\vLeasedGroup\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12,\n" +
@@ -2161,54 +2331,58 @@ func file_skein_cluster_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_skein_cluster_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_skein_cluster_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_skein_cluster_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_skein_cluster_v1_types_proto_goTypes = []any{
-	(Error_Code)(0),       // 0: skein.cluster.v1.Error.Code
-	(*Error)(nil),         // 1: skein.cluster.v1.Error
-	(*Item)(nil),          // 2: skein.cluster.v1.Item
-	(*Record)(nil),        // 3: skein.cluster.v1.Record
-	(*AppendResult)(nil),  // 4: skein.cluster.v1.AppendResult
-	(*Ticket)(nil),        // 5: skein.cluster.v1.Ticket
-	(*RunSpec)(nil),       // 6: skein.cluster.v1.RunSpec
-	(*LeasedGroup)(nil),   // 7: skein.cluster.v1.LeasedGroup
-	(*Lease)(nil),         // 8: skein.cluster.v1.Lease
-	(*StepRecord)(nil),    // 9: skein.cluster.v1.StepRecord
-	(*Policy)(nil),        // 10: skein.cluster.v1.Policy
-	(*RunStatus)(nil),     // 11: skein.cluster.v1.RunStatus
-	(*EvalRequest)(nil),   // 12: skein.cluster.v1.EvalRequest
-	(*EvalStatus)(nil),    // 13: skein.cluster.v1.EvalStatus
-	(*TableStatus)(nil),   // 14: skein.cluster.v1.TableStatus
-	(*TableVersion)(nil),  // 15: skein.cluster.v1.TableVersion
-	(*TableGroup)(nil),    // 16: skein.cluster.v1.TableGroup
-	(*GroupInsert)(nil),   // 17: skein.cluster.v1.GroupInsert
-	(*GroupPriority)(nil), // 18: skein.cluster.v1.GroupPriority
-	nil,                   // 19: skein.cluster.v1.StepRecord.MetricsEntry
-	nil,                   // 20: skein.cluster.v1.RunStatus.FailureReasonsEntry
-	nil,                   // 21: skein.cluster.v1.RunStatus.StalenessCountsEntry
-	nil,                   // 22: skein.cluster.v1.RunStatus.DropReasonsEntry
-	nil,                   // 23: skein.cluster.v1.TableStatus.RemovedEntry
-	nil,                   // 24: skein.cluster.v1.TableStatus.RefusedEntry
+	(Error_Code)(0),         // 0: skein.cluster.v1.Error.Code
+	(*Error)(nil),           // 1: skein.cluster.v1.Error
+	(*Item)(nil),            // 2: skein.cluster.v1.Item
+	(*Record)(nil),          // 3: skein.cluster.v1.Record
+	(*AppendResult)(nil),    // 4: skein.cluster.v1.AppendResult
+	(*Ticket)(nil),          // 5: skein.cluster.v1.Ticket
+	(*RunSpec)(nil),         // 6: skein.cluster.v1.RunSpec
+	(*Curriculum)(nil),      // 7: skein.cluster.v1.Curriculum
+	(*CurriculumPhase)(nil), // 8: skein.cluster.v1.CurriculumPhase
+	(*LeasedGroup)(nil),     // 9: skein.cluster.v1.LeasedGroup
+	(*Lease)(nil),           // 10: skein.cluster.v1.Lease
+	(*StepRecord)(nil),      // 11: skein.cluster.v1.StepRecord
+	(*Policy)(nil),          // 12: skein.cluster.v1.Policy
+	(*RunStatus)(nil),       // 13: skein.cluster.v1.RunStatus
+	(*EvalRequest)(nil),     // 14: skein.cluster.v1.EvalRequest
+	(*EvalStatus)(nil),      // 15: skein.cluster.v1.EvalStatus
+	(*TableStatus)(nil),     // 16: skein.cluster.v1.TableStatus
+	(*TableVersion)(nil),    // 17: skein.cluster.v1.TableVersion
+	(*TableGroup)(nil),      // 18: skein.cluster.v1.TableGroup
+	(*GroupInsert)(nil),     // 19: skein.cluster.v1.GroupInsert
+	(*GroupPriority)(nil),   // 20: skein.cluster.v1.GroupPriority
+	nil,                     // 21: skein.cluster.v1.StepRecord.MetricsEntry
+	nil,                     // 22: skein.cluster.v1.RunStatus.FailureReasonsEntry
+	nil,                     // 23: skein.cluster.v1.RunStatus.StalenessCountsEntry
+	nil,                     // 24: skein.cluster.v1.RunStatus.DropReasonsEntry
+	nil,                     // 25: skein.cluster.v1.TableStatus.RemovedEntry
+	nil,                     // 26: skein.cluster.v1.TableStatus.RefusedEntry
 }
 var file_skein_cluster_v1_types_proto_depIdxs = []int32{
 	0,  // 0: skein.cluster.v1.Error.code:type_name -> skein.cluster.v1.Error.Code
 	2,  // 1: skein.cluster.v1.Record.item:type_name -> skein.cluster.v1.Item
-	2,  // 2: skein.cluster.v1.LeasedGroup.items:type_name -> skein.cluster.v1.Item
-	7,  // 3: skein.cluster.v1.Lease.groups:type_name -> skein.cluster.v1.LeasedGroup
-	19, // 4: skein.cluster.v1.StepRecord.metrics:type_name -> skein.cluster.v1.StepRecord.MetricsEntry
-	6,  // 5: skein.cluster.v1.RunStatus.spec:type_name -> skein.cluster.v1.RunSpec
-	10, // 6: skein.cluster.v1.RunStatus.latest:type_name -> skein.cluster.v1.Policy
-	9,  // 7: skein.cluster.v1.RunStatus.last_step:type_name -> skein.cluster.v1.StepRecord
-	20, // 8: skein.cluster.v1.RunStatus.failure_reasons:type_name -> skein.cluster.v1.RunStatus.FailureReasonsEntry
-	21, // 9: skein.cluster.v1.RunStatus.staleness_counts:type_name -> skein.cluster.v1.RunStatus.StalenessCountsEntry
-	22, // 10: skein.cluster.v1.RunStatus.drop_reasons:type_name -> skein.cluster.v1.RunStatus.DropReasonsEntry
-	2,  // 11: skein.cluster.v1.EvalStatus.items:type_name -> skein.cluster.v1.Item
-	23, // 12: skein.cluster.v1.TableStatus.removed:type_name -> skein.cluster.v1.TableStatus.RemovedEntry
-	24, // 13: skein.cluster.v1.TableStatus.refused:type_name -> skein.cluster.v1.TableStatus.RefusedEntry
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	7,  // 2: skein.cluster.v1.RunSpec.curriculum:type_name -> skein.cluster.v1.Curriculum
+	8,  // 3: skein.cluster.v1.Curriculum.phases:type_name -> skein.cluster.v1.CurriculumPhase
+	2,  // 4: skein.cluster.v1.LeasedGroup.items:type_name -> skein.cluster.v1.Item
+	9,  // 5: skein.cluster.v1.Lease.groups:type_name -> skein.cluster.v1.LeasedGroup
+	21, // 6: skein.cluster.v1.StepRecord.metrics:type_name -> skein.cluster.v1.StepRecord.MetricsEntry
+	6,  // 7: skein.cluster.v1.RunStatus.spec:type_name -> skein.cluster.v1.RunSpec
+	12, // 8: skein.cluster.v1.RunStatus.latest:type_name -> skein.cluster.v1.Policy
+	11, // 9: skein.cluster.v1.RunStatus.last_step:type_name -> skein.cluster.v1.StepRecord
+	22, // 10: skein.cluster.v1.RunStatus.failure_reasons:type_name -> skein.cluster.v1.RunStatus.FailureReasonsEntry
+	23, // 11: skein.cluster.v1.RunStatus.staleness_counts:type_name -> skein.cluster.v1.RunStatus.StalenessCountsEntry
+	24, // 12: skein.cluster.v1.RunStatus.drop_reasons:type_name -> skein.cluster.v1.RunStatus.DropReasonsEntry
+	2,  // 13: skein.cluster.v1.EvalStatus.items:type_name -> skein.cluster.v1.Item
+	25, // 14: skein.cluster.v1.TableStatus.removed:type_name -> skein.cluster.v1.TableStatus.RemovedEntry
+	26, // 15: skein.cluster.v1.TableStatus.refused:type_name -> skein.cluster.v1.TableStatus.RefusedEntry
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_types_proto_init() }
@@ -2216,13 +2390,14 @@ func file_skein_cluster_v1_types_proto_init() {
 	if File_skein_cluster_v1_types_proto != nil {
 		return
 	}
+	file_skein_cluster_v1_types_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_types_proto_rawDesc), len(file_skein_cluster_v1_types_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
