@@ -201,7 +201,7 @@ func (s *appendStream) do(ctx context.Context, recs []replay.Record) (res []repl
 	}
 	var size int64 = 1
 	for _, r := range recs {
-		size += int64(len(r.Bytes))
+		size += int64(r.Stored())
 	}
 	size = min(size, s.size)
 	if err := s.window.Acquire(ctx, size); err != nil {

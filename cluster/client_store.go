@@ -107,7 +107,11 @@ func (c *Client) Fetch(ctx context.Context, logIDs []string) (out []replay.Recor
 			if err != nil {
 				return err
 			}
-			out = append(out, mapSlice(a.GetRecords(), recordFrom)...)
+			recs, err := unpackAll(mapSlice(a.GetRecords(), recordFrom))
+			if err != nil {
+				return err
+			}
+			out = append(out, recs...)
 		}
 		if len(out) != len(logIDs) {
 			return fmt.Errorf("cluster: node %s sent %d of %d logs", l.addr, len(out), len(logIDs))

@@ -54,10 +54,12 @@ func itemFrom(i *pb.Item) replay.Item {
 	}
 }
 
-func recordTo(r replay.Record) *pb.Record { return &pb.Record{Item: itemTo(r.Item), Data: r.Bytes} }
+func recordTo(r replay.Record) *pb.Record {
+	return &pb.Record{Item: itemTo(r.Item), Data: r.Bytes, Zstd: r.Zstd}
+}
 
 func recordFrom(r *pb.Record) replay.Record {
-	return replay.Record{Item: itemFrom(r.GetItem()), Bytes: r.GetData()}
+	return replay.Record{Item: itemFrom(r.GetItem()), Bytes: r.GetData(), Zstd: r.GetZstd()}
 }
 
 func ticketTo(t replay.Ticket) *pb.Ticket {

@@ -254,12 +254,17 @@ func (r *repairer) pullFrom(ctx context.Context, p *peer, items []replay.Item, g
 		}
 		var recs []replay.Record
 		for _, x := range resp.GetRecords() {
-			it, ok := want[x.GetItem().GetLogId()]
-			if !ok || it.Digest != x.GetItem().GetDigest() || int(it.Size) != len(x.GetData()) {
-				return fmt.Errorf("cluster: node %s sent %d bytes of log %q with digest %q: not what is committed here",
-					p, len(x.GetData()), x.GetItem().GetLogId(), x.GetItem().GetDigest())
+			rec := recordFrom(x)
+			it, ok := want[rec.Item.LogID]
+			if !ok || it.Digest != rec.Item.Digest || it.Size != rec.Item.Size {
+				return fmt.Errorf("cluster: node %s sent log %q of %d bytes with digest %q: not what is committed here",
+					p, rec.Item.LogID, rec.Item.Size, rec.Item.Digest)
 			}
-			recs = append(recs, replay.Record{Item: it, Bytes: x.GetData()})
+			rec.Item = it
+			if err := checkRecord(&rec, r.n.cfg.Store.Verify); err != nil {
+				return fmt.Errorf("cluster: node %s: %w", p, err)
+			}
+			recs = append(recs, rec)
 		}
 		if err := r.n.store.PutChunk(ctx, max(r.n.raft.CurrentTerm(), r.n.store.Term()), recs); err != nil {
 			return err
@@ -270,15 +275,15 @@ func (r *repairer) pullFrom(ctx context.Context, p *peer, items []replay.Item, g
 	}
 }
 
-// read returns committed records with their bytes, pulling those not here.
+// read returns committed records as they are stored, pulling those not here.
 func (r *repairer) read(ctx context.Context, ids []string) ([]replay.Record, error) {
-	recs, missing, err := r.n.store.ReadRecords(ids)
+	recs, missing, err := r.n.store.ReadPacked(ids)
 	if err != nil || len(missing) == 0 {
 		return recs, err
 	}
 	left, err := r.pull(ctx, missing)
 	if len(left) == 0 {
-		if recs, missing, err = r.n.store.ReadRecords(ids); err != nil || len(missing) == 0 {
+		if recs, missing, err = r.n.store.ReadPacked(ids); err != nil || len(missing) == 0 {
 			return recs, err
 		}
 		left = missing
@@ -297,8 +302,8 @@ func (s *peerServer) Pull(req *pb.PullRequest, st pb.Peer_PullServer) error {
 		return toStatus(err)
 	}
 	return toStatus(streamRecords(ids, func(ids []string) ([]replay.Record, error) {
-		recs, _, err := s.n.store.ReadRecords(ids)
-		return slices.DeleteFunc(recs, func(r replay.Record) bool { return r.Bytes == nil }), err
+		recs, _, err := s.n.store.ReadPacked(ids)
+		return slices.DeleteFunc(recs, func(r replay.Record) bool { return r.Stored() == 0 }), err
 	}, st.Send))
 }
 
@@ -312,13 +317,13 @@ func streamRecords(ids []string, read func([]string) ([]replay.Record, error), s
 			return err
 		}
 		for _, r := range recs {
-			if size > 0 && size+len(r.Bytes) > chunkBytes {
+			if size > 0 && size+r.Stored() > chunkBytes {
 				if err := send(out); err != nil {
 					return err
 				}
 				out, size = &pb.FetchResponse{}, 0
 			}
-			out.Records, size = append(out.Records, recordTo(r)), size+len(r.Bytes)
+			out.Records, size = append(out.Records, recordTo(r)), size+r.Stored()
 		}
 	}
 	if len(out.Records) == 0 {

@@ -272,7 +272,7 @@ func (n *Node) writeReplicated(st pb.Peer_ReplicateServer, q <-chan *pb.Replicat
 
 func sizeOf(r *pb.ReplicateRequest) (n int) {
 	for _, x := range r.GetRecords() {
-		n += len(x.GetData())
+		n += len(x.GetData()) + len(x.GetZstd())
 	}
 	return n
 }

@@ -147,7 +147,21 @@ func (s *nodeStore) Fetch(ctx context.Context, logIDs []string) ([]replay.Record
 	if err := s.n.view(ctx, func(replay.Reader) error { return nil }); err != nil {
 		return nil, err
 	}
-	return s.n.repairs.read(ctx, logIDs)
+	recs, err := s.n.repairs.read(ctx, logIDs)
+	if err != nil {
+		return nil, err
+	}
+	return unpackAll(recs)
+}
+
+// unpackAll unpacks records in place.
+func unpackAll(recs []replay.Record) (_ []replay.Record, err error) {
+	for i := range recs {
+		if recs[i], err = recs[i].Unpack(); err != nil {
+			return nil, fmt.Errorf("cluster: stored log: %w", err)
+		}
+	}
+	return recs, nil
 }
 
 // Scan implements replay.Store. A page has at most maxPage items, whatever the

@@ -56,8 +56,12 @@ type Item struct {
 
 // Record is an item with its encoded EventLog.
 type Record struct {
-	Item  Item
+	Item Item
+	// Bytes is the encoded EventLog. What Store returns always has it.
 	Bytes []byte
+	// Zstd is Bytes as one zstd frame, in its place: how records travel and are
+	// stored ([Record.Pack], [Record.Unpack]).
+	Zstd []byte
 }
 
 // AppendResult says what became of one record, in order of the request.

@@ -38,8 +38,10 @@ type LocalOptions struct {
 	GCInterval time.Duration
 	// FreeSpace replaces statfs, for tests.
 	FreeSpace func(dir string) (uint64, error)
-	// Verify, when set, checks a payload against its item before it is stored,
-	// for instance its content digest. Its error refuses the chunk.
+	// Verify, when set, says whether a payload is what its item says, for
+	// instance by digest. It is asked once where a log enters the store (on the
+	// leader, in the goroutine of the caller), where a log is pulled for repair,
+	// and by [Local.Verify]; PutChunk takes what it gets.
 	Verify func(Item, []byte) error
 	// Logger gets what an operator should see; nil = none.
 	Logger *slog.Logger

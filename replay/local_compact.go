@@ -203,11 +203,11 @@ func (l *Local) copyOut(ctx context.Context, es []segment.Entry) error {
 		return storageError(err)
 	}
 	for _, e := range es {
-		r, err := l.seg.Read(e.Pos)
+		r, err := l.seg.ReadStored(e.Pos)
 		if err != nil {
 			return err
 		}
-		batch, size = append(batch, r), size+len(r.Bytes)
+		batch, size = append(batch, r), size+len(r.Bytes)+len(r.Zstd)
 		if size >= compactBatch {
 			if err := flush(); err != nil {
 				return err

@@ -45,13 +45,14 @@ func (l *Local) checkTerm(term uint64) error {
 	return nil
 }
 
-// PutChunk makes records durable here; they are not committed. A newer term
-// raises the fence, an older one is ErrStale. Records already here cost
-// nothing. ErrDiskFull: the watermark; ErrInvalid: a record that could never be
-// committed.
+// PutChunk makes records durable here, packed or not; they are not committed. A
+// newer term raises the fence, an older one is ErrStale. Records already here
+// cost nothing. ErrDiskFull: the watermark; ErrInvalid: a record that could
+// never be committed. Whether the bytes are what the item says is checked once,
+// by who lets a record into the cluster, not by every replica (ADR 10).
 func (l *Local) PutChunk(ctx context.Context, term uint64, recs []Record) error {
 	for i := range recs {
-		if err := l.checkRecord(&recs[i]); err != nil {
+		if err := checkRecord(&recs[i]); err != nil {
 			return err
 		}
 	}
@@ -75,7 +76,7 @@ func (l *Local) PutChunk(ctx context.Context, term uint64, recs []Record) error 
 		return fmt.Errorf("replay: store %d records: %w", len(todo), err)
 	}
 	for _, r := range todo {
-		l.m.payloadBytes.Add(float64(len(r.Bytes)))
+		l.m.payloadBytes.Add(float64(r.Size))
 	}
 	l.m.payloads.Add(float64(len(todo)))
 	return l.checkTerm(term)
@@ -103,30 +104,9 @@ func (l *Local) notHere(recs []Record) (todo []segment.Record, err error) {
 			l.touch(r.Item)
 			continue
 		}
-		todo = append(todo, segment.Record{ID: r.Item.LogID, Digest: r.Item.Digest, Bytes: r.Bytes})
+		todo = append(todo, segment.Record{ID: r.Item.LogID, Digest: r.Item.Digest, Bytes: r.Bytes, Zstd: r.Zstd, Size: int(r.Item.Size)})
 	}
 	return todo, nil
-}
-
-func (l *Local) checkRecord(r *Record) error {
-	if err := r.Item.Validate(); err != nil {
-		return err
-	}
-	if len(r.Bytes) > segment.MaxPayload {
-		return fmt.Errorf("%w: log %q of %d bytes: want at most %d", ErrInvalid, r.Item.LogID, len(r.Bytes), segment.MaxPayload)
-	}
-	if len(r.Item.Digest) > 255 {
-		return fmt.Errorf("%w: log %q: digest of %d bytes, want at most 255", ErrInvalid, r.Item.LogID, len(r.Item.Digest))
-	}
-	if int(r.Item.Size) != len(r.Bytes) {
-		return fmt.Errorf("%w: log %q: Size = %d, it has %d bytes", ErrInvalid, r.Item.LogID, r.Item.Size, len(r.Bytes))
-	}
-	if l.opts.Verify != nil {
-		if err := l.opts.Verify(r.Item, r.Bytes); err != nil {
-			return fmt.Errorf("%w: log %q: %w", ErrInvalid, r.Item.LogID, err)
-		}
-	}
-	return nil
 }
 
 // Has says for each item whether its bytes are here.
@@ -143,11 +123,28 @@ func (l *Local) Has(items []Item) ([]bool, error) {
 	return out, nil
 }
 
-// ReadRecords returns committed records in the order asked. An id that was
-// never committed is ErrNotFound. A committed one whose bytes are not here, or
-// are damaged, has nil Bytes and is listed in missing: get it from another
-// replica.
+// ReadRecords returns committed records in the order asked, with their Bytes. An
+// id that was never committed is ErrNotFound. A committed one whose bytes are
+// not here, or are damaged, has neither Bytes nor a frame and is listed in
+// missing: get it from another replica.
 func (l *Local) ReadRecords(logIDs []string) (recs []Record, missing []Item, err error) {
+	if recs, missing, err = l.ReadPacked(logIDs); err != nil {
+		return nil, nil, err
+	}
+	for i, r := range recs {
+		if recs[i], err = r.Unpack(); err == nil {
+			continue
+		}
+		if err = l.damaged(r.Item, err); !errors.Is(err, ErrNotFound) {
+			return nil, nil, err
+		}
+		recs[i], missing = Record{Item: r.Item}, append(missing, r.Item)
+	}
+	return recs, missing, nil
+}
+
+// ReadPacked is ReadRecords with every record as it is stored.
+func (l *Local) ReadPacked(logIDs []string) (recs []Record, missing []Item, err error) {
 	txn, prefix := l.beginState()
 	defer txn.Discard()
 	items, err := Items(txnReader{txn, prefix}, logIDs)
@@ -157,7 +154,7 @@ func (l *Local) ReadRecords(logIDs []string) (recs []Record, missing []Item, err
 	recs = make([]Record, len(items))
 	for i, it := range items {
 		recs[i].Item = it
-		b, err := l.readPayload(txn, it)
+		r, err := l.readPayload(txn, it)
 		if errors.Is(err, ErrNotFound) {
 			missing = append(missing, it)
 			continue
@@ -165,46 +162,60 @@ func (l *Local) ReadRecords(logIDs []string) (recs []Record, missing []Item, err
 		if err != nil {
 			return nil, nil, err
 		}
-		recs[i].Bytes = b
+		recs[i].Bytes, recs[i].Zstd = r.Bytes, r.Zstd
 	}
 	return recs, missing, nil
 }
 
-// readPayload reads and verifies an item's bytes. Damaged ones are reported and
-// marked missing, so that repair replaces them.
-func (l *Local) readPayload(txn *badger.Txn, it Item) ([]byte, error) {
+// readPayload reads and verifies an item's bytes, packed or not. Damaged ones are
+// reported and marked missing, so that repair replaces them.
+func (l *Local) readPayload(txn *badger.Txn, it Item) (segment.Record, error) {
+	r, err := l.readStored(txn, it)
+	if err == nil && r.Size != int(it.Size) {
+		err = l.damaged(it, fmt.Errorf("%w: it has %d bytes, its item says %d", segment.ErrCorrupt, r.Size, it.Size))
+	}
+	return r, err
+}
+
+// readStored is readPayload for an item of which only id and digest are known.
+func (l *Local) readStored(txn *badger.Txn, it Item) (r segment.Record, err error) {
 	pos, ok, err := l.locate(txn, it.LogID, it.Digest)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	if !ok {
-		return nil, fmt.Errorf("%w: bytes of log %q", ErrNotFound, it.LogID)
+		return r, fmt.Errorf("%w: bytes of log %q", ErrNotFound, it.LogID)
 	}
-	r, err := l.seg.Read(pos)
+	r, err = l.seg.ReadStored(pos)
 	for moved := false; errors.Is(err, fs.ErrNotExist); {
 		// Compact moved it after it was located, or its file is lost.
 		old := pos
 		if pos, moved, err = l.locateNow(it); err != nil {
-			return nil, err
+			return r, err
 		}
 		if !moved || pos == old {
 			err = fmt.Errorf("%w: segment %d is gone", segment.ErrCorrupt, old.Segment)
 			break
 		}
-		r, err = l.seg.Read(pos)
+		r, err = l.seg.ReadStored(pos)
 	}
 	if err == nil && (r.ID != it.LogID || r.Digest != it.Digest) {
 		err = fmt.Errorf("%w: log %q is where %q should be", segment.ErrCorrupt, r.ID, it.LogID)
 	}
 	if errors.Is(err, segment.ErrCorrupt) {
-		l.log.Error("stored log damaged: to be repaired from another replica", "log_id", it.LogID, "err", err)
-		l.m.corrupt.Inc()
-		if err := l.markMissing(it); err != nil {
-			return nil, err
-		}
-		return nil, fmt.Errorf("%w: bytes of log %q: %w", ErrNotFound, it.LogID, err)
+		err = l.damaged(it, err)
 	}
-	return r.Bytes, err
+	return r, err
+}
+
+// damaged marks an item's bytes missing and returns ErrNotFound with the cause.
+func (l *Local) damaged(it Item, cause error) error {
+	l.log.Error("stored log damaged: to be repaired from another replica", "log_id", it.LogID, "err", cause)
+	l.m.corrupt.Inc()
+	if err := l.markMissing(it); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: bytes of log %q: %w", ErrNotFound, it.LogID, cause)
 }
 
 func (l *Local) markMissing(it Item) error {

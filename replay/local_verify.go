@@ -107,24 +107,18 @@ func (l *Local) itemNow(logID string) (Item, error) {
 func (l *Local) verifyItem(it Item) (int, error) {
 	txn := l.db.begin()
 	defer txn.Discard()
-	b, err := l.readPayload(txn, it)
+	stored, err := l.readPayload(txn, it)
 	if err != nil {
 		return 0, err
 	}
-	if int(it.Size) != len(b) {
-		err = fmt.Errorf("it has %d bytes, its item says %d", len(b), it.Size)
-	} else if l.opts.Verify != nil {
-		err = l.opts.Verify(it, b)
+	r, err := Record{Item: it, Bytes: stored.Bytes, Zstd: stored.Zstd}.Unpack()
+	if err == nil && l.opts.Verify != nil {
+		err = l.opts.Verify(it, r.Bytes)
 	}
 	if err != nil {
-		l.log.Error("stored log is not what its item says: to be repaired from another replica", "log_id", it.LogID, "err", err)
-		l.m.corrupt.Inc()
-		if err := l.markMissing(it); err != nil {
-			return 0, err
-		}
-		return 0, fmt.Errorf("%w: bytes of log %q: %w", ErrNotFound, it.LogID, err)
+		return 0, l.damaged(it, err)
 	}
-	return len(b), nil
+	return len(r.Bytes), nil
 }
 
 func (l *Local) verifyBlobs(ctx context.Context, rep *VerifyReport) error {
@@ -176,21 +170,21 @@ func (s *StateSnapshot) Digest() (digest string, pairs int, err error) {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), pairs, err
 }
 
-// ReadExact returns bytes of logs by id and digest, whether these are the ones
-// in use or not. Those not here are left out.
+// ReadExact returns bytes of logs by id and digest, as they are stored, whether
+// these are the ones in use or not. Those not here are left out.
 func (l *Local) ReadExact(logs []Exact) ([]Record, error) {
 	txn := l.db.begin()
 	defer txn.Discard()
 	var out []Record
 	for _, x := range logs {
-		b, err := l.readPayload(txn, Item{LogID: x.LogID, Digest: x.Digest})
+		r, err := l.readStored(txn, Item{LogID: x.LogID, Digest: x.Digest})
 		if errors.Is(err, ErrNotFound) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Record{Item: Item{LogID: x.LogID, Digest: x.Digest, Size: uint32(len(b))}, Bytes: b})
+		out = append(out, Record{Item: Item{LogID: x.LogID, Digest: x.Digest, Size: uint32(r.Size)}, Bytes: r.Bytes, Zstd: r.Zstd})
 	}
 	return out, nil
 }

@@ -43,6 +43,18 @@ type Record struct {
 	ID     string
 	Digest string
 	Bytes  []byte
+	// Zstd, when not empty, is the payload as one zstd frame of Size bytes,
+	// stored as it is; Bytes is nil then. Size is otherwise that of Bytes and
+	// need not be given.
+	Zstd []byte
+	Size int
+}
+
+func (r Record) size() int {
+	if len(r.Zstd) > 0 {
+		return r.Size
+	}
+	return len(r.Bytes)
 }
 
 // Position locates a record: the file's number and the byte offset in it.
@@ -91,6 +103,35 @@ var (
 	})
 )
 
+// Compress returns a payload as a zstd frame, or nil where that would not save an
+// eighth.
+func Compress(payload []byte) []byte {
+	if len(payload) < minCompress {
+		return nil
+	}
+	z := encoder().EncodeAll(payload, make([]byte, 0, len(payload)))
+	if len(z) >= len(payload)-len(payload)/8 || len(payload) > maxRatio*len(z) {
+		return nil
+	}
+	return z
+}
+
+// Decompress undoes Compress. ErrCorrupt: the frame is damaged, or is not of
+// size bytes; no more memory than size is taken.
+func Decompress(frame []byte, size int) ([]byte, error) {
+	if size < 0 || size > MaxPayload || size > maxRatio*len(frame) {
+		return nil, fmt.Errorf("%w: zstd payload of %d bytes said to hold %d", ErrCorrupt, len(frame), size)
+	}
+	raw, err := decoder().DecodeAll(frame, make([]byte, 0, size))
+	if err != nil {
+		return nil, fmt.Errorf("%w: zstd payload: %w", ErrCorrupt, err)
+	}
+	if len(raw) != size {
+		return nil, fmt.Errorf("%w: zstd payload of %d bytes, want %d", ErrCorrupt, len(raw), size)
+	}
+	return raw, nil
+}
+
 func encodeFileHeader(number uint64) []byte {
 	b := make([]byte, 0, fileHeader)
 	b = append(b, fileMagic...)
@@ -120,13 +161,16 @@ func appendRecord(dst []byte, r Record, compress bool) ([]byte, error) {
 		return nil, fmt.Errorf("segment: record id of %d bytes: want 1 to %d", len(r.ID), maxIDBytes)
 	case len(r.Digest) > 255:
 		return nil, fmt.Errorf("segment: record %q: digest of %d bytes, want at most 255", r.ID, len(r.Digest))
-	case len(r.Bytes) > MaxPayload:
-		return nil, fmt.Errorf("segment: record %q of %d bytes: want at most %d", r.ID, len(r.Bytes), MaxPayload)
+	case len(r.Bytes) > MaxPayload || len(r.Zstd) > MaxPayload || r.Size > MaxPayload:
+		return nil, fmt.Errorf("segment: record %q of %d bytes: want at most %d", r.ID, max(len(r.Bytes), r.Size), MaxPayload)
+	case len(r.Zstd) > 0 && (r.Size < 0 || r.Size > maxRatio*len(r.Zstd)):
+		return nil, fmt.Errorf("segment: record %q: frame of %d bytes for %d: want 0 to %d times as many", r.ID, len(r.Zstd), r.Size, maxRatio)
 	}
-	payload, flags := r.Bytes, byte(0)
-	if compress && len(payload) >= minCompress {
-		z := encoder().EncodeAll(payload, make([]byte, 0, len(payload)/2))
-		if len(z) < len(payload)-len(payload)/8 && len(payload) <= maxRatio*len(z) {
+	payload, raw, flags := r.Bytes, len(r.Bytes), byte(0)
+	if len(r.Zstd) > 0 {
+		payload, raw, flags = r.Zstd, r.Size, flagZstd
+	} else if compress {
+		if z := Compress(payload); z != nil {
 			payload, flags = z, flagZstd
 		}
 	}
@@ -135,7 +179,7 @@ func appendRecord(dst []byte, r Record, compress bool) ([]byte, error) {
 	dst = append(dst, flags, byte(len(r.Digest)))
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(r.ID)))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(payload)))
-	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(r.Bytes)))
+	dst = binary.LittleEndian.AppendUint32(dst, uint32(raw))
 	dst = binary.LittleEndian.AppendUint32(dst, crc32.Checksum(payload, castagnoli))
 	sum := crc32.Checksum(dst[at:], castagnoli)
 	sum = crc32.Update(sum, castagnoli, []byte(r.ID))
@@ -213,7 +257,7 @@ func readStored(r io.ReaderAt, off int64, h header, buf []byte) ([]byte, error) 
 	return buf, nil
 }
 
-// readRecord reads, verifies and decompresses the record at off.
+// readRecord reads and verifies the record at off, compressed or not.
 func readRecord(r io.ReaderAt, off, size int64) (Record, error) {
 	h, err := readHeader(r, off, size)
 	if err != nil {
@@ -223,17 +267,13 @@ func readRecord(r io.ReaderAt, off, size int64) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
+	rec := Record{ID: h.id, Digest: h.digest, Size: h.raw}
 	if h.flags&flagZstd != 0 {
-		raw, err := decoder().DecodeAll(b, make([]byte, 0, h.raw))
-		if err != nil {
-			return Record{}, fmt.Errorf("%w: zstd payload: %w", ErrCorrupt, err)
-		}
-		if len(raw) != h.raw {
-			return Record{}, fmt.Errorf("%w: zstd payload of %d bytes, want %d", ErrCorrupt, len(raw), h.raw)
-		}
-		b = raw
+		rec.Zstd = b
+	} else {
+		rec.Bytes = b
 	}
-	return Record{ID: h.id, Digest: h.digest, Bytes: b}, nil
+	return rec, nil
 }
 
 // readError makes a short read a corruption and leaves I/O errors alone.

@@ -226,7 +226,7 @@ func (l *Log) Append(ctx context.Context, recs []Record) ([]Entry, error) {
 	}
 	r := &request{done: make(chan error, 1), entries: make([]Entry, len(recs))}
 	for i, rec := range recs {
-		r.entries[i] = Entry{ID: rec.ID, Digest: rec.Digest, Pos: Position{Offset: int64(len(r.buf))}, Size: len(rec.Bytes)}
+		r.entries[i] = Entry{ID: rec.ID, Digest: rec.Digest, Pos: Position{Offset: int64(len(r.buf))}, Size: rec.size()}
 		var err error
 		if r.buf, err = appendRecord(r.buf, rec, l.opts.Compress); err != nil {
 			return nil, err
@@ -263,9 +263,23 @@ func (l *Log) ask(ctx context.Context, r *request) error {
 	}
 }
 
-// Read returns the record at pos, verified. ErrCorrupt and I/O errors are
-// wrapped with the position.
+// Read returns the record at pos, verified and decompressed. ErrCorrupt and I/O
+// errors are wrapped with the position.
 func (l *Log) Read(pos Position) (Record, error) {
+	rec, err := l.ReadStored(pos)
+	if err != nil || len(rec.Zstd) == 0 {
+		return rec, err
+	}
+	if rec.Bytes, err = Decompress(rec.Zstd, rec.Size); err != nil {
+		return Record{}, fmt.Errorf("segment %d offset %d: %w", pos.Segment, pos.Offset, err)
+	}
+	rec.Zstd = nil
+	return rec, nil
+}
+
+// ReadStored is Read without decompression: the record has Bytes or Zstd, as it
+// was stored.
+func (l *Log) ReadStored(pos Position) (Record, error) {
 	f, size, err := l.openRead(pos.Segment)
 	if err != nil {
 		return Record{}, err

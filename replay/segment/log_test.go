@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func rec(i, size int) Record {
-	return Record{ID: fmt.Sprintf("log-%d", i), Digest: fmt.Sprintf("d%d", i), Bytes: bytes.Repeat([]byte{byte(i)}, size)}
+	return Record{ID: fmt.Sprintf("log-%d", i), Digest: fmt.Sprintf("d%d", i), Bytes: bytes.Repeat([]byte{byte(i)}, size), Size: size}
 }
 
 // lines is text like a log's: repetitive, but no bomb.
@@ -348,6 +348,9 @@ func FuzzReader(f *testing.F) {
 				}
 				covered = next
 				got, err := readRecord(r, e.Pos.Offset, int64(len(b)))
+				if err == nil && len(got.Zstd) > 0 {
+					got.Bytes, err = Decompress(got.Zstd, got.Size)
+				}
 				if err != nil {
 					if !errors.Is(err, ErrCorrupt) {
 						t.Fatal(err)

@@ -366,9 +366,12 @@ func (x *Item) GetCreated() int64 {
 }
 
 type Record struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Item          *Item                  `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
-	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Item  *Item                  `protobuf:"bytes,1,opt,name=item,proto3" json:"item,omitempty"`
+	Data  []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// zstd is data as one zstd frame, in its place. Writers may send either;
+	// what is read comes as it is stored.
+	Zstd          []byte `protobuf:"bytes,3,opt,name=zstd,proto3" json:"zstd,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -413,6 +416,13 @@ func (x *Record) GetItem() *Item {
 func (x *Record) GetData() []byte {
 	if x != nil {
 		return x.Data
+	}
+	return nil
+}
+
+func (x *Record) GetZstd() []byte {
+	if x != nil {
+		return x.Zstd
 	}
 	return nil
 }
@@ -2122,10 +2132,11 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x06digest\x18\x12 \x01(\tR\x06digest\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x13 \x01(\rR\tsizeBytes\x12\x18\n" +
-	"\acreated\x18\x14 \x01(\x03R\acreated\"H\n" +
+	"\acreated\x18\x14 \x01(\x03R\acreated\"\\\n" +
 	"\x06Record\x12*\n" +
 	"\x04item\x18\x01 \x01(\v2\x16.skein.cluster.v1.ItemR\x04item\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\\\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x12\n" +
+	"\x04zstd\x18\x03 \x01(\fR\x04zstd\"\\\n" +
 	"\fAppendResult\x12\x1c\n" +
 	"\tduplicate\x18\x01 \x01(\bR\tduplicate\x12\x1a\n" +
 	"\brejected\x18\x02 \x01(\tR\brejected\x12\x12\n" +
