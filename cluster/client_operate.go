@@ -225,6 +225,9 @@ func (c *Client) ReadExact(ctx context.Context, logs []replay.Exact) (out []repl
 		if err != nil {
 			return out, err
 		}
+		if got, err = unpackAll(got); err != nil {
+			return out, err
+		}
 		out = append(out, got...)
 	}
 	return out, nil

@@ -68,7 +68,7 @@ func TestAppendAckedWithOneFollowerDown(t *testing.T) {
 	// It comes back on another port and pulls what it missed.
 	c.restart(down, func(conf *Config) { conf.Listen = "127.0.0.1:0" })
 	waitHolds(t, c.nodes[down], ids)
-	recs, missing, err := c.nodes[down].store.ReadRecords(ids)
+	recs, missing, err := c.nodes[down].store.ReadPacked(ids)
 	require.NoError(t, err)
 	require.Empty(t, missing)
 	require.Len(t, recs, 5)
@@ -78,7 +78,7 @@ func TestAppendAckedWithOneFollowerDown(t *testing.T) {
 func waitHolds(t *testing.T, n *Node, ids []string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("node %s to hold %d logs", n.id, len(ids)), func() bool {
-		_, missing, err := n.store.ReadRecords(ids)
+		_, missing, err := n.store.ReadPacked(ids)
 		return err == nil && len(missing) == 0
 	})
 }

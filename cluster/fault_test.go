@@ -86,8 +86,8 @@ func TestScrubFindsWhatNobodyRead(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, missing, 1)
 	eventually(t, "the record to be repaired", func() bool {
-		got, missing, err := n.store.ReadRecords([]string{"log"})
-		return err == nil && len(missing) == 0 && string(got[0].Bytes) == string(rec.Bytes)
+		got, missing, err := n.store.ReadPacked([]string{"log"})
+		return err == nil && len(missing) == 0 && string(unpacked(got[0]).Bytes) == string(rec.Bytes)
 	})
 }
 
@@ -124,12 +124,12 @@ func TestMissingChunksAreRepaired(t *testing.T) {
 	}
 	c.restart(f)
 	eventually(t, "damage to be noticed and repaired", func() bool {
-		got, missing, err := c.nodes[f].store.ReadRecords(ids)
+		got, missing, err := c.nodes[f].store.ReadPacked(ids)
 		if err != nil || len(missing) > 0 {
 			return false
 		}
 		for i := range got {
-			if string(got[i].Bytes) != string(recs[i].Bytes) {
+			if string(unpacked(got[i]).Bytes) != string(recs[i].Bytes) {
 				t.Fatalf("log %s differs", got[i].Item.LogID)
 			}
 		}
@@ -269,7 +269,7 @@ func TestNewNodeCatchesUpFromSnapshot(t *testing.T) {
 	c.nodes, c.dirs = append(c.nodes, n), append(c.dirs, conf.Dir)
 	t.Cleanup(func() { _ = c.nodes[1].Close() })
 	require.NoError(t, n.WaitReady(ctx, 2), "it votes only when it holds everything")
-	_, missing, err := n.store.ReadRecords(ids)
+	_, missing, err := n.store.ReadPacked(ids)
 	require.NoError(t, err)
 	require.Empty(t, missing)
 	eventually(t, "blobs to be pulled", func() bool {
@@ -454,4 +454,13 @@ func (g *gatedWAL) StoreLogs(l []*raft.Log) error {
 		<-gate
 	}
 	return g.LogStore.StoreLogs(l)
+}
+
+// unpacked is a record as its reader gets it.
+func unpacked(r replay.Record) replay.Record {
+	r, err := r.Unpack()
+	if err != nil {
+		panic(err) // the checksum held
+	}
+	return r
 }

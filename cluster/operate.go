@@ -166,10 +166,14 @@ func (s *nodeStore) ReadExact(ctx context.Context, logs []replay.Exact) ([]repla
 	if err := s.n.mustLead(); err != nil {
 		return nil, err
 	}
-	return s.n.readExact(ctx, logs)
+	recs, err := s.n.readExact(ctx, logs)
+	if err != nil {
+		return nil, err
+	}
+	return unpackAll(recs)
 }
 
-// readExact asks the other nodes for what is not here.
+// readExact returns records as they are stored; it asks the other nodes for what is not here.
 func (n *Node) readExact(ctx context.Context, logs []replay.Exact) ([]replay.Record, error) {
 	recs, err := n.store.ReadExact(logs)
 	if err != nil || len(recs) == len(logs) {
