@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"time"
 
 	"github.com/skein-rl/skein/agent/tool"
 	"github.com/skein-rl/skein/model"
@@ -127,6 +128,21 @@ type Turn struct {
 	Text  string
 }
 
+// TaskComponent is the name of the task's own score where an episode reward has
+// components.
+const TaskComponent = "task"
+
+// Scorer judges finished episodes beside the task's own Score: a reward model,
+// for one. Its score is a component of the episode's reward, under its name. An
+// error fails the rollout with its cause; nothing is scored then. Safe for
+// concurrent use.
+type Scorer interface {
+	Name() string
+	Score(ctx context.Context, t Task, e Episode) (float64, error)
+	// Timeout bounds one call.
+	Timeout() time.Duration
+}
+
 // Episode is what a reward sees.
 type Episode struct {
 	Calls     []tool.Call // executed calls in order
@@ -134,6 +150,9 @@ type Episode struct {
 	Malformed int         // calls that did not parse
 	Final     string      // last assistant text
 	Truncated bool
+	// Messages is the whole conversation, the last assistant turn as it was written
+	// at its end; set for Score and for Scorers.
+	Messages []Message
 	// Before is how many of Calls were executed before the turn that TurnScore
 	// judges.
 	Before int

@@ -22,6 +22,7 @@ type Loop struct {
 	cfg    LoopConfig
 	now    func() time.Time
 	counts loopCounters
+	judges []Scorer
 }
 
 type loopCounters struct {
@@ -55,6 +56,9 @@ func NewLoop(engine Engine, chat Chat, cfg LoopConfig, now func() time.Time) (*L
 	}
 	return &Loop{engine: engine, chat: chat, cfg: cfg, now: now}, nil
 }
+
+// JudgeWith has scorers judge every episode beside its task; before the first Run.
+func (l *Loop) JudgeWith(judges ...Scorer) { l.judges = judges }
 
 // Stats returns the counters so far.
 func (l *Loop) Stats() LoopStats {
@@ -141,6 +145,9 @@ func (l *Loop) Run(ctx context.Context, t Task, req Request) (*eventlog.Log, err
 		end = failed(eventlog.Failed, "no_model_calls", end.cause)
 	case end.status == eventlog.OK || end.status == eventlog.Truncated:
 		e.score(ctx, &end)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("rollout %s: %w", e.session, context.Cause(ctx))
+		}
 	}
 	log, err := e.log.Finish(end.status, end.cause)
 	if err != nil {
@@ -167,25 +174,49 @@ func failed(status eventlog.Status, boundary string, why any) ending {
 	return ending{status, strings.ToValidUTF8(cause, "\uFFFD")}
 }
 
-// score judges the episode. A reward that breaks makes the rollout failed and
+// score judges the episode: the task, then the loop's scorers, whose scores stand
+// beside the task's as components. The reward's value is the task's score; without
+// one, the sum of the others. A reward that breaks makes the rollout failed and
 // unscored, never zero.
 func (e *episode) score(ctx context.Context, end *ending) {
-	if e.task.Score == nil {
+	if e.task.Score == nil && len(e.loop.judges) == 0 {
 		return
 	}
 	e.seen.Truncated = end.status == eventlog.Truncated
-	s := reward.Guard(func() (float64, error) {
-		return tool.Bounded(ctx, e.loop.cfg.ToolTimeout, func(context.Context) (float64, error) {
-			return e.task.Score(e.seen)
-		})
-	})
-	if !s.Scored {
-		*end = failed(eventlog.Failed, "reward", s.Cause)
-		return
+	e.seen.Messages = e.script.conversation()
+	value := 0.0
+	components := map[string]any{}
+	if e.task.Score != nil {
+		s := judge(ctx, e.loop.cfg.ToolTimeout, func(context.Context) (float64, error) { return e.task.Score(e.seen) })
+		if !s.Scored {
+			*end = failed(eventlog.Failed, "reward", s.Cause)
+			return
+		}
+		value, components[TaskComponent] = s.Value, s.Value
 	}
-	if err := e.append(eventlog.NewReward(eventlog.EpisodeScope, s.Value)); err != nil {
+	for _, j := range e.loop.judges {
+		s := judge(ctx, j.Timeout(), func(ctx context.Context) (float64, error) { return j.Score(ctx, e.task, e.seen) })
+		if !s.Scored {
+			*end = failed(eventlog.Failed, "reward", j.Name()+": "+s.Cause)
+			return
+		}
+		components[j.Name()] = s.Value
+		if e.task.Score == nil {
+			value += s.Value
+		}
+	}
+	ev := eventlog.NewReward(eventlog.EpisodeScope, value)
+	if len(e.loop.judges) > 0 {
+		ev.Payload["components"] = components
+	}
+	if err := e.append(ev); err != nil {
 		*end = failed(eventlog.Failed, "reward", err)
 	}
+}
+
+// judge runs one judgement within a limit.
+func judge(ctx context.Context, limit time.Duration, score func(context.Context) (float64, error)) reward.Score {
+	return reward.Guard(func() (float64, error) { return tool.Bounded(ctx, limit, score) })
 }
 
 // CallID names the nth call of an episode, from 1: nine letters and digits, as

@@ -60,6 +60,12 @@ func (t *transcript) emitted(ids []int32, stopped bool) emittedTurn {
 	return t.turn
 }
 
+// conversation is what was said so far: messages as the template got them, and the
+// last turn as it was written.
+func (t *transcript) conversation() []Message {
+	return append(slices.Clone(t.messages), Message{Role: "assistant", Content: t.turn.content})
+}
+
 // delta is what the environment adds to a transcript before the next turn.
 type delta struct {
 	messages []Message // the turn, in the form that was rendered, and its results

@@ -71,7 +71,7 @@ func (c WorkerConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Parts are what a worker is made of. All but Now and Seat are required.
+// Parts are what a worker is made of. All but Now, Seat and Judges are required.
 type Parts struct {
 	Store  replay.Store
 	Source Source
@@ -79,6 +79,7 @@ type Parts struct {
 	Chat   Chat
 	Loop   LoopConfig
 	Base   *model.Model     // for Digest and Config; weights are not touched
+	Judges []Scorer         // of every episode, beside its task; nil = none
 	Now    func() time.Time // nil = time.Now
 	// Seat is the run's part of what the process keeps in flight, when it serves
 	// several runs; nil: WorkerConfig.Members is all its own.
@@ -123,6 +124,7 @@ func NewWorker(cfg WorkerConfig, parts Parts, hooks Hooks) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	loop.JudgeWith(parts.Judges...)
 	w.loop = loop
 	w.state = Heartbeat{Worker: cfg.Name, Run: cfg.Run}
 	w.out = newOutbox(w)
