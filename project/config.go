@@ -105,6 +105,9 @@ type RolloutConfig struct {
 	RolloutTimeout time.Duration `yaml:"rollout_timeout"`
 	GroupTimeout   time.Duration `yaml:"group_timeout"`
 	MaxAttempts    uint32        `yaml:"max_attempts"`
+	// Share is the run's weight where a worker serves several runs: it keeps
+	// rollouts of each in flight in proportion, as far as they have tasks.
+	Share float64 `yaml:"share"`
 }
 
 // EvalConfig is the greedy evaluation on held-out tasks.
@@ -128,7 +131,7 @@ func DefaultConfig() Config {
 		Rollout: RolloutConfig{
 			Slots: 32, MaxLen: 512, MaxToolCallingIterations: 8, TopP: 1,
 			ToolTimeout: 10 * time.Second, TurnTimeout: 2 * time.Minute, RolloutTimeout: 5 * time.Minute,
-			GroupTimeout: 10 * time.Minute, MaxAttempts: 3,
+			GroupTimeout: 10 * time.Minute, MaxAttempts: 3, Share: 1,
 		},
 		Eval:   EvalConfig{Every: 5, Tasks: 64},
 		Limits: LimitsConfig{MaxIdle: 15 * time.Minute, MaxEmpty: 10},
@@ -196,6 +199,9 @@ func (c Config) Validate() error {
 	}
 	if r.MaxLen < 16 {
 		bad("rollout.max_len", r.MaxLen, "allow at least 16 tokens of context")
+	}
+	if !(r.Share >= 0.001 && r.Share <= 1000) {
+		bad("rollout.share", r.Share, "use 1, or a weight from 0.001 to 1000 to give the run more or less than others")
 	}
 	if r.MaxToolCallingIterations < 1 {
 		bad("rollout.max_tool_calling_iterations", r.MaxToolCallingIterations, "allow at least one")

@@ -18,7 +18,6 @@ import (
 	"github.com/skein-rl/skein/actors"
 	"github.com/skein-rl/skein/cluster"
 	"github.com/skein-rl/skein/replay"
-	"github.com/skein-rl/skein/rollout"
 )
 
 // member is a worker or learner process joined to a cluster.
@@ -50,7 +49,7 @@ func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*m
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
-	client, err := dial(ctx, addrs, o.Token, id, role, dir)
+	client, err := dialAs(ctx, addrs, o.Token, id, role, o.Tenant, dir)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -71,7 +70,12 @@ func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*m
 // dial connects with the certificate in dir, or joins for one. Without a
 // certificate a token is needed.
 func dial(ctx context.Context, addrs []string, token, id, role, dir string) (*cluster.Client, error) {
-	cfg := cluster.JoinConfig{Addrs: addrs, ID: id, Role: role, Dir: dir}
+	return dialAs(ctx, addrs, token, id, role, "", dir)
+}
+
+// dialAs is dial for a tenant other than the token's; "" = the token's.
+func dialAs(ctx context.Context, addrs []string, token, id, role, tenant, dir string) (*cluster.Client, error) {
+	cfg := cluster.JoinConfig{Addrs: addrs, ID: id, Role: role, Tenant: tenant, Dir: dir}
 	if token != "" {
 		var err error
 		if cfg.Token, err = cluster.ParseToken(token); err != nil {
@@ -131,28 +135,8 @@ func (m *member) role() actors.Role {
 	return actors.Learner(m.learnForever, nil)
 }
 
-// workForever serves one run after another.
-func (m *member) workForever(ctx context.Context) error {
-	for {
-		p, err := m.nextRun(ctx)
-		if err != nil {
-			return err
-		}
-		beat := func(h rollout.Heartbeat) {
-			m.heartbeat(ctx, cluster.NodeInfo{
-				PolicyVersion: h.Version, TokensPerSecond: h.TokensPerSecond, LastError: h.LastError,
-				Metrics: map[string]float64{"rollouts": float64(h.Rollouts), "failed": float64(h.Failed), "in_flight": float64(h.Members)},
-			})
-		}
-		err = p.work(ctx, m.client, m.name, m.opt.Log, beat)
-		if err := errors.Join(err, p.Close()); err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
-}
+// workForever serves the unfinished runs.
+func (m *member) workForever(ctx context.Context) error { return newHost(m).serve(ctx) }
 
 // learnForever trains the configured run, then whatever run needs a learner.
 func (m *member) learnForever(ctx context.Context) error {
@@ -235,8 +219,9 @@ func (m *member) heartbeat(ctx context.Context, info cluster.NodeInfo) {
 	}
 }
 
-// nextRun waits for an unfinished run and opens what its configuration names. A
-// learner's own run comes first, and it does not train what only evaluates.
+// nextRun waits for an unfinished run that a learner may train and opens what its
+// configuration names. Its own run comes first; it does not train what only
+// evaluates.
 func (m *member) nextRun(ctx context.Context) (*parts, error) {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
@@ -251,9 +236,6 @@ func (m *member) nextRun(ctx context.Context) (*parts, error) {
 				return nil, fmt.Errorf("project: configuration of run %s: %w", spec.Run, err)
 			}
 			c.Run = spec.Run // a base model's evaluation has its run's configuration
-			if m.kind == cluster.RoleWorker {
-				c.Devices, c.ShardBase = 1, false // it decodes on the first
-			}
 			p, err := openParts(c, m.opt.Log)
 			if err != nil {
 				return nil, err
@@ -273,12 +255,10 @@ func (m *member) nextRun(ctx context.Context) (*parts, error) {
 	}
 }
 
-// wants orders the unfinished runs for this process: highest first, then by
+// wants orders the unfinished runs for a learner: highest first, then by
 // name; below 0 it leaves a run to others.
 func (m *member) wants(run string) int {
 	switch {
-	case m.kind == cluster.RoleWorker:
-		return 0
 	case strings.HasSuffix(run, baseSuffix):
 		return -1
 	case m.opt.Config != nil && m.opt.Config.Run == run:

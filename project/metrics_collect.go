@@ -104,13 +104,13 @@ func (n *nodeMetrics) collector() prometheus.Collector {
 	}}
 }
 
-// workerMetrics add up what the workers of this process did, one after the
-// other: a worker's own counts end with its run.
+// workerMetrics add up what the workers of this process did: a worker's own
+// counts end with its run.
 type workerMetrics struct {
 	mu   sync.Mutex
-	read func() rollout.Heartbeat // of the worker at work; nil = none
-	any  bool                     // this process has had a worker
-	past workerCounts             // of workers that ended
+	read []*func() rollout.Heartbeat // of the workers at work
+	any  bool                        // this process has had a worker
+	past workerCounts                // of workers that ended
 }
 
 type workerCounts struct {
@@ -131,13 +131,12 @@ var (
 	descTokens   = desc("worker_tokens_total", "Tokens sampled. Tokens per second: rate() of it.")
 	descRollouts = desc("worker_rollouts_total", "Rollouts ended, by status: completed (cut off at a limit included) or failed (timed out included).", "status")
 	descAppends  = desc("worker_logs_total", "EventLogs offered to the store, by result: appended, duplicate, rejected, or lost (given up).", "result")
-	descServed   = desc("worker_policy_version", "Policy version the worker samples from.")
+	descServed   = desc("worker_policy_version", "Policy version the worker samples from; of several runs the highest.")
 	descInFlight = desc("worker_rollouts_in_flight", "Rollouts going on.")
 	workerDescs  = []*prometheus.Desc{descTokens, descRollouts, descAppends, descServed, descInFlight}
 )
 
 // working has the metrics read a worker until the returned function is called.
-// One worker at a time.
 func (m *metrics) working(read func() rollout.Heartbeat) (done func()) {
 	if m == nil {
 		return func() {}
@@ -145,13 +144,13 @@ func (m *metrics) working(read func() rollout.Heartbeat) (done func()) {
 	w := &m.worker
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.read, w.any = read, true
+	w.read, w.any = append(w.read, &read), true
 	return func() {
 		last := read()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.past.add(last)
-		w.read = nil
+		w.read = slices.DeleteFunc(w.read, func(f *func() rollout.Heartbeat) bool { return f == &read })
 	}
 }
 
@@ -162,12 +161,15 @@ func (w *workerMetrics) collector() prometheus.Collector {
 		if !w.any {
 			return
 		}
-		c, inFlight := w.past, 0
-		if w.read != nil {
-			h := w.read()
+		c, inFlight, newest := w.past, 0, uint64(0)
+		for _, read := range w.read {
+			h := (*read)()
 			c.add(h)
-			inFlight = h.Members
-			emit(descServed, prometheus.GaugeValue, float64(h.Version))
+			inFlight += h.Members
+			newest = max(newest, h.Version)
+		}
+		if len(w.read) > 0 {
+			emit(descServed, prometheus.GaugeValue, float64(newest))
 		}
 		emit(descInFlight, prometheus.GaugeValue, float64(inFlight))
 		count := func(d *prometheus.Desc, n uint64, labels ...string) {

@@ -34,9 +34,13 @@ type NodeOptions struct {
 	MinFreeBytes  uint64
 	Join          []string // replay nodes to join by
 	Token         string   // join token
-	Config        *Config  // of the run a learner starts; nil waits for one
-	Log           *slog.Logger
-	Version       string
+	// Tenant is whose workers and learners these are; "" = the token's. With the
+	// cluster's own token any may be named; cluster.AllTenants, for workers, is
+	// every one.
+	Tenant  string
+	Config  *Config // of the run a learner starts; nil waits for one
+	Log     *slog.Logger
+	Version string
 	// Metrics is the address to serve Prometheus on, HOST:PORT; "" = none. The
 	// bound address is written to Dir/metrics-addr.
 	Metrics string

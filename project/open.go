@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"strings"
 
 	"github.com/skein-rl/skein/model"
@@ -63,9 +62,10 @@ func OpenSource(c Config) (rollout.Source, error) {
 // parts are what a worker or learner of a run is made of.
 type parts struct {
 	cfg     Config
-	model   *model.Model
+	base    *base
+	model   *model.Model  // the base's
+	backend model.Backend // the base's
 	chat    rollout.Chat
-	backend model.Backend
 	source  rollout.Source
 	metrics *metrics // of this process; nil = none
 	// dir is where a learner's steps are recorded; "" = nowhere.
@@ -77,29 +77,27 @@ type parts struct {
 
 // openParts loads what a configuration names and reports every part that
 // cannot be had.
-func openParts(c Config, log *slog.Logger) (*parts, error) {
-	if c.MemoryLimitMB > 0 {
-		debug.SetMemoryLimit(int64(c.MemoryLimitMB) << 20)
-	}
+func openParts(c Config, log *slog.Logger) (*parts, error) { return openPartsOn(newBases(), c, log) }
+
+// openPartsOn is openParts for a run that shares its base with others.
+func openPartsOn(b *bases, c Config, log *slog.Logger) (*parts, error) {
 	p := &parts{cfg: c, log: log}
 	var errs []error
 	var err error
 	if p.source, err = OpenSource(c); err != nil {
 		errs = append(errs, err)
 	}
-	if p.model, err = OpenModel(c.Model); err != nil {
+	if p.base, err = b.take(c, log); err != nil {
 		return nil, errors.Join(append(errs, err)...)
 	}
+	p.model, p.backend = p.base.model, p.base.backend
 	if p.chat, err = rollout.NewModelChat(p.model, c.Chat.options()...); err != nil {
 		errs = append(errs, err)
 	} else {
 		p.cfg.Chat.CallFormat = p.chat.Calls().Name // what the run's record says
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, p.model.Close())
-	}
-	if p.backend, err = OpenBackend(c, p.model, log); err != nil {
-		return nil, errors.Join(err, p.model.Close())
+		return nil, errors.Join(err, p.base.release())
 	}
 	return p, nil
 }
@@ -107,5 +105,5 @@ func openParts(c Config, log *slog.Logger) (*parts, error) {
 // lora is the adapter's shape with targets named for the model.
 func (p *parts) lora() model.LoRAConfig { return p.cfg.LoRA.Resolve(p.model.Config) }
 
-// Close frees the device and the model's files.
-func (p *parts) Close() error { return errors.Join(p.backend.Close(), p.model.Close()) }
+// Close frees the device and the model's files, unless other runs stand on them.
+func (p *parts) Close() error { return p.base.release() }

@@ -195,8 +195,7 @@ func TestRunsAreChosenByRole(t *testing.T) {
 		{cluster.RoleLearner, &own, "another", "another"},
 		{cluster.RoleLearner, nil, "another own", "another"},
 		{cluster.RoleLearner, nil, "own-base", ""},
-		{cluster.RoleWorker, nil, "own-base", "own-base"},
-		{cluster.RoleWorker, nil, "over own", "own"},
+		{cluster.RoleLearner, nil, "over own", "own"},
 	} {
 		m := &member{kind: c.kind, opt: NodeOptions{Config: c.config}}
 		spec, ok, err := openRun(t.Context(), runs{names: strings.Fields(c.runs), over: map[string]bool{"over": true}}, m.wants)

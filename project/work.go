@@ -11,19 +11,44 @@ import (
 	"github.com/skein-rl/skein/rollout"
 )
 
-// work rolls out groups of the run under its newest policy until the run is
-// finished or ctx ends. The run exists.
+// work rolls out groups of the run under its newest policy, on an engine of its
+// own, until the run is finished or ctx ends. The run exists.
 func (p *parts) work(ctx context.Context, st replay.Store, name string, log *slog.Logger, beat func(rollout.Heartbeat)) (err error) {
 	r := p.cfg.Rollout
-	dec, err := p.backend.NewDecoder(model.DecoderConfig{Slots: r.Slots, MaxLen: r.MaxLen})
+	engine, err := newEngine(p.backend, r.Slots, r.MaxLen, 1)
 	if err != nil {
 		return err
 	}
-	engine, err := rollout.NewEngine(dec, rollout.EngineConfig{Slots: r.Slots, MaxLen: r.MaxLen})
-	if err != nil {
-		return errors.Join(err, dec.Close())
-	}
 	defer func() { err = errors.Join(err, engine.Close()) }()
+	return p.workOn(ctx, st, name, place{engine: engine, members: membersOf(r.Slots)}, log, beat)
+}
+
+func newEngine(b model.Backend, slots, maxLen, adapters int) (*rollout.LocalEngine, error) {
+	dec, err := b.NewDecoder(model.DecoderConfig{Slots: slots, MaxLen: maxLen, Adapters: adapters})
+	if err != nil {
+		return nil, err
+	}
+	engine, err := rollout.NewEngine(dec, rollout.EngineConfig{Slots: slots, MaxLen: maxLen, Adapters: adapters})
+	if err != nil {
+		return nil, errors.Join(err, dec.Close())
+	}
+	return engine, nil
+}
+
+// membersOf is how many rollouts keep that many slots busy: a quarter more, so
+// that one whose tools run leaves no slot empty.
+func membersOf(slots int) int { return slots + (slots+3)/4 }
+
+// place is where a run's rollouts run.
+type place struct {
+	engine  rollout.Engine
+	members int
+	seat    *rollout.Seat // nil: alone
+}
+
+// workOn is work on an engine that is there.
+func (p *parts) workOn(ctx context.Context, st replay.Store, name string, at place, log *slog.Logger, beat func(rollout.Heartbeat)) error {
+	r := p.cfg.Rollout
 	loop := rollout.DefaultLoopConfig()
 	loop.Temperature, loop.TopP, loop.TopK = p.cfg.Training.Temperature, r.TopP, r.TopK
 	loop.MaxCompletionLength = p.cfg.Training.MaxCompletionLength
@@ -31,17 +56,15 @@ func (p *parts) work(ctx context.Context, st replay.Store, name string, log *slo
 	loop.ToolTimeout, loop.TurnTimeout, loop.RolloutTimeout = r.ToolTimeout, r.TurnTimeout, r.RolloutTimeout
 	wc := rollout.DefaultWorkerConfig()
 	wc.Run, wc.Name, wc.Seed = p.cfg.Run, name, p.cfg.Training.Seed
-	// A quarter more rollouts than slots: one whose tools run leaves no slot
-	// empty.
-	wc.Members = r.Slots + (r.Slots+3)/4
+	wc.Members = at.members
 	w, err := rollout.NewWorker(wc, rollout.Parts{
-		Store: st, Source: p.source, Engine: engine, Chat: p.chat, Loop: loop, Base: p.model, Now: time.Now,
+		Store: st, Source: p.source, Engine: at.engine, Chat: p.chat, Loop: loop, Base: p.model, Now: time.Now, Seat: at.seat,
 	}, rollout.Hooks{
 		Heartbeat: beat,
 		Policy: func(version uint64, adapter string) {
-			log.Info("worker serves policy", "policy_version", version, "adapter", adapter)
+			log.Info("worker serves policy", "run", p.cfg.Run, "policy_version", version, "adapter", adapter)
 		},
-		Error: func(op string, err error) { log.Warn("worker", "op", op, "error", err) },
+		Error: func(op string, err error) { log.Warn("worker", "run", p.cfg.Run, "op", op, "error", err) },
 	})
 	if err != nil {
 		return err

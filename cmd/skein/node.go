@@ -21,7 +21,8 @@ node makes the cluster and its join token (DIR/replay/token); every other node
 joins with that token. SIGTERM drains: a worker finishes or returns its groups.
 
   replay    holds EventLogs, adapters and the run's state (run 1, 3 or 5 of them)
-  worker    rolls out groups under the newest policy
+  worker    rolls out groups of every unfinished run of its base model, each under
+            its newest policy, in proportion to rollout.share
   learner   trains complete groups and publishes policies; starts the run of --config
             (further learners compute part of its micro-batches, with the same result
             to the bit, and one of them takes over when it is gone)
@@ -34,6 +35,7 @@ the part of the machine it is started on, in any order
   skein node --role replay --dir /var/lib/skein --listen 10.0.0.2:7400 --join 10.0.0.1:7400 --token-file token
   skein node --role worker --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token
   skein node --role learner --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token --config run.yaml
+  skein node --role worker --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token --tenant '*'
   skein node --cluster cluster.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -85,9 +87,10 @@ the part of the machine it is started on, in any order
 	f.StringVar(&opt.Authority, "authority", "", "folder made by skein cluster init: on the first start a replay node takes its keys from it, others the token")
 	f.StringVar(&opt.Founder, "founder", "", "with --authority: id of the replay node that makes the cluster when nobody answers at --join")
 	f.StringVar(&tokenFile, "token-file", "", "file with the cluster's join token")
+	f.StringVar(&opt.Tenant, "tenant", "", "tenant that a worker or learner belongs to (default: the token's); '*' lets a worker serve the runs of all")
 	f.StringVar(&config, "config", "", "configuration of the run that a learner starts")
 	f.StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
-	for _, name := range []string{"role", "dir", "listen", "advertise", "join", "authority", "founder", "token-file", "config", "set", "metrics"} {
+	for _, name := range []string{"role", "dir", "listen", "advertise", "join", "authority", "founder", "token-file", "tenant", "config", "set", "metrics"} {
 		cmd.MarkFlagsMutuallyExclusive("cluster", name)
 	}
 	return cmd
