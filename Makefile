@@ -14,6 +14,9 @@ PJRT    := $(CACHE)/pjrt/pjrt_c_api_cpu_plugin.so
 MODEL   ?= tiny
 DEMO    := runs/demo
 
+HELM_VERSION := v3.17.4
+KUBERNETES   := 1.32
+LINT    := $(CACHE)/lint/bin
 PEERS   := $(CACHE)/peers
 # The interpreter of the transformers peer; name one that has it already to save a download of several GB.
 PEER_PYTHON ?= $(PEERS)/venv/bin/python
@@ -26,7 +29,7 @@ TRL_PYTHON ?= $(PEERS)/trl/bin/python
 # Words before a benchmark's command; on a machine shared with other work: BENCH_RUN='setsid -w bench/first.sh'
 BENCH_RUN ?=
 
-.PHONY: test-clients gpu-check gpu-test-binary bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
+.PHONY: deploy-check deploy-manifests test-clients gpu-check gpu-test-binary bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -157,6 +160,30 @@ proto: ## regenerate the checked-in protobuf code
 tiny-model: build ## train the embedded tiny model anew from its recipe (reproducible)
 	bin/skein dev tiny-model --config recipes/tiny-model.yaml --out model/tiny/data
 
+$(LINT)/python: third_party/lint.txt
+	python3 -m venv $(CACHE)/lint
+	$(CACHE)/lint/bin/pip install -q --no-deps --require-hashes -r third_party/lint.txt
+	@touch $@
+
+$(LINT)/helm-$(HELM_VERSION): $(LINT)/python
+	GOBIN=$(abspath $(CACHE)/lint/go) CGO_ENABLED=0 $(GO) install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+	mv $(CACHE)/lint/go/helm $@
+
+deploy-manifests: $(LINT)/helm-$(HELM_VERSION) ## the plain Kubernetes manifests, from the chart
+	$< template skein deploy/helm/skein --kube-version $(KUBERNETES) > deploy/kubernetes/skein.yaml
+
+deploy-check: $(LINT)/helm-$(HELM_VERSION) ## what is under deploy/, by the tools it is for
+	$< lint --strict deploy/helm/skein
+	$< template skein deploy/helm/skein --kube-version $(KUBERNETES) | diff -u deploy/kubernetes/skein.yaml - \
+		|| { echo "deploy/kubernetes/skein.yaml is not the chart's: run make deploy-manifests"; exit 1; }
+	$< template skein deploy/helm/skein --kube-version $(KUBERNETES) --set worker.autoscaling.enabled=true > $(LINT)/scaled.yaml
+	$(LINT)/kubernetes-validate --strict -k $(KUBERNETES) deploy/kubernetes/skein.yaml $(LINT)/scaled.yaml
+	$(LINT)/hadolint deploy/docker/Dockerfile
+	$(LINT)/check-jsonschema --builtin-schema vendor.compose-spec deploy/docker/compose.yaml
+	$(LINT)/shellcheck --exclude=SC2016 deploy/slurm/skein.sbatch
+	sed 's|/usr/local/bin/skein|/bin/true|; /^\(User\|Group\)=/d' deploy/systemd/skein.service > $(LINT)/skein.service
+	if command -v systemd-analyze; then systemd-analyze verify $(LINT)/skein.service; else echo "no systemd-analyze here: the unit was not verified"; fi
+
 fmt-check:
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
 	@$(GO) mod tidy -diff >/dev/null || { echo "go.mod is not tidy: run go mod tidy"; exit 1; }
@@ -166,6 +193,7 @@ check: fmt-check build ## the gate: formatting, vet, tests, race, both backends,
 	$(MAKE) test
 	$(MAKE) race
 	$(MAKE) test-xla
+	$(MAKE) deploy-check
 	CGO_ENABLED=0 $(GO) build -o bin/skein-pure ./cmd/skein
 	@test -z "$$(git status --porcelain)" || { echo "the checks left the tree dirty:"; git status --short; exit 1; }
 
