@@ -88,6 +88,8 @@ type Config struct {
 
 	wrapStore func(*replay.Local) storage       // for tests
 	wrapLog   func(raft.LogStore) raft.LogStore // for tests
+	// for tests
+	wrapStable func(raft.StableStore) raft.StableStore
 }
 
 // DefaultConfig is a node in dir with every default filled in.

@@ -26,6 +26,11 @@ func (n *Node) openRaft(founder bool) (err error) {
 		logs = n.cfg.wrapLog(logs)
 	}
 	n.dlog = newDeadlineLog(logs, n.cfg.DiskTimeout, n.log)
+	var stable raft.StableStore = n.wal
+	if n.cfg.wrapStable != nil {
+		stable = n.cfg.wrapStable(stable)
+	}
+	stable = &patientStable{stable, n.ctx, n.log}
 	cache, err := raft.NewLogCache(256, n.dlog)
 	if err != nil {
 		return err
@@ -60,7 +65,7 @@ func (n *Node) openRaft(founder bool) (err error) {
 	conf.NoSnapshotRestoreOnStart = !restore
 	leads := make(chan bool, 16)
 	conf.NotifyCh = leads
-	if n.raft, err = raft.NewRaft(conf, n.fsm, cache, n.wal, snaps, n.trans); err != nil {
+	if n.raft, err = raft.NewRaft(conf, n.fsm, cache, stable, snaps, n.trans); err != nil {
 		return fmt.Errorf("cluster: start raft: %w", err)
 	}
 	close(n.opened)
