@@ -45,8 +45,15 @@ type Disk struct {
 
 	mu     sync.Mutex
 	faults Faults
-	gate   chan struct{} // not nil: writes and syncs wait until it is closed
+	gate   *gate // not nil: writes and syncs wait until it is open
 }
+
+type gate struct {
+	ch   chan struct{}
+	once sync.Once
+}
+
+func (g *gate) open() { g.once.Do(func() { close(g.ch) }) }
 
 // Faults of a disk that works, but badly. The zero value is a good disk.
 type Faults struct {
@@ -100,32 +107,45 @@ func (d *Disk) Set(f Faults) {
 	d.faults = f
 }
 
-// Stall makes writes and syncs wait until the returned function is called.
+// Stall makes writes and syncs wait until the returned function is called, or
+// Cut or Release.
 func (d *Disk) Stall() (release func()) {
-	gate := make(chan struct{})
+	g := &gate{ch: make(chan struct{})}
 	d.mu.Lock()
-	d.gate = gate
+	old := d.gate
+	d.gate = g
 	d.mu.Unlock()
-	var once sync.Once
+	if old != nil {
+		old.open()
+	}
 	return func() {
-		once.Do(func() {
-			d.mu.Lock()
-			if d.gate == gate {
-				d.gate = nil
-			}
-			d.mu.Unlock()
-			close(gate)
-		})
+		d.mu.Lock()
+		if d.gate == g {
+			d.gate = nil
+		}
+		d.mu.Unlock()
+		g.open()
+	}
+}
+
+// Release ends a stall. A process that waits for its disk can't be killed.
+func (d *Disk) Release() {
+	d.mu.Lock()
+	g := d.gate
+	d.gate = nil
+	d.mu.Unlock()
+	if g != nil {
+		g.open()
 	}
 }
 
 // enter is called by every write and sync.
 func (d *Disk) enter() syscall.Errno {
 	d.mu.Lock()
-	f, gate := d.faults, d.gate
+	f, g := d.faults, d.gate
 	d.mu.Unlock()
-	if gate != nil {
-		<-gate
+	if g != nil {
+		<-g.ch
 	}
 	if f.Delay > 0 {
 		time.Sleep(f.Delay)
@@ -142,13 +162,8 @@ func (d *Disk) Cut() {
 	d.j.mu.Lock()
 	d.dead.Store(true)
 	d.j.mu.Unlock()
-	d.mu.Lock()
-	if d.gate != nil {
-		close(d.gate)
-		d.gate = nil
-	}
-	d.faults = Faults{}
-	d.mu.Unlock()
+	d.Release()
+	d.Set(Faults{})
 }
 
 // Restore gives the power back after Cut, once nobody uses the disk any more:
