@@ -18,8 +18,9 @@ import (
 //	                           -> follower 1   > majority -> gather -> one raft entry -> callers
 //	                           -> follower 2  /
 //
-// Many callers share a chunk and many chunks share a raft entry. Every stage
-// takes what is queued and does not wait for more.
+// Many callers share a chunk and many chunks share a raft entry. A stage starts
+// at once when little of it is under way; else it gathers more until something
+// ends, so that batches grow with the load and nobody waits for company.
 
 // pending is one caller's records on their way.
 type pending struct {
@@ -48,14 +49,20 @@ type appender struct {
 	commit chan *chunk // on a majority of disks
 	own    *chunkQueue // to this node's disk
 	repl   *replicator
-	nextID uint64 // of chunks; gather's only
+	slots  chan struct{} // held by chunks on their way to a majority
+	nextID uint64        // of chunks; gather's only
 }
+
+const (
+	chunksAtOnce  = 2 // on their way to a majority of disks
+	entriesAtOnce = 2 // on their way through raft and the fold
+)
 
 func newAppender(n *Node) *appender {
 	return &appender{
 		n: n, room: semaphore.NewWeighted(inFlight),
 		in: make(chan *pending, 256), commit: make(chan *chunk, 1024), own: newChunkQueue(),
-		repl: newReplicator(n),
+		repl: newReplicator(n), slots: make(chan struct{}, chunksAtOnce),
 	}
 }
 
@@ -265,16 +272,30 @@ func (a *appender) gather() {
 			return
 		}
 		batch, size, items := []*pending{first}, first.size, len(first.recs)
-	more:
-		for size < chunkBytes && items < maxItems {
-			select {
-			case p := <-a.in:
+		for started := false; !started; {
+			in := a.in
+			if size >= chunkBytes || items >= maxItems {
+				in = nil
+			}
+			select { // what is queued goes along, even when there is a slot
+			case p := <-in:
 				batch, size, items = append(batch, p), size+p.size, items+len(p.recs)
+				continue
 			default:
-				break more
+			}
+			select {
+			case p := <-in:
+				batch, size, items = append(batch, p), size+p.size, items+len(p.recs)
+			case a.slots <- struct{}{}:
+				a.start(batch)
+				started = true
+			case <-a.n.ctx.Done():
+				for _, p := range batch {
+					p.done <- appended{err: fmt.Errorf("cluster: node %s is closing: %w", a.n.id, replay.ErrUnavailable)}
+				}
+				started = true
 			}
 		}
-		a.start(batch)
 	}
 }
 
@@ -290,10 +311,11 @@ func (a *appender) drain() {
 	}
 }
 
-// start sends a chunk to every disk.
+// start sends a chunk to every disk. The caller holds a slot for it.
 func (a *appender) start(batch []*pending) {
 	term := a.n.ready.Load()
 	if term == 0 {
+		<-a.slots
 		for _, p := range batch {
 			p.done <- appended{err: a.n.notLeader()}
 		}
@@ -304,6 +326,7 @@ func (a *appender) start(batch []*pending) {
 	a.nextID++
 	c := newChunk(a.nextID, term, batch, voters, a.n.cfg.AppendTimeout)
 	c.finish = func(err error) {
+		<-a.slots
 		if err != nil {
 			a.n.members.RUnlock()
 			c.answer(err)
@@ -346,40 +369,59 @@ func (a *appender) writeOwn() {
 }
 
 // commitAll commits the items of chunks that a majority holds, many chunks in
-// one raft entry, a few entries at a time.
+// one raft entry, two entries at a time: one on its way to the logs, one in the
+// fold.
 func (a *appender) commitAll() {
-	slots := make(chan struct{}, 4)
+	slots := make(chan struct{}, entriesAtOnce)
 	var entries sync.WaitGroup
 	defer entries.Wait()
+	closing := func(cs ...*chunk) {
+		for _, c := range cs {
+			a.finish(c, fmt.Errorf("cluster: node %s is closing: %w", a.n.id, replay.ErrUnavailable))
+		}
+	}
 	for {
-		var first *chunk
+		var batch []*chunk
+		items := 0
+		add := func(c *chunk) { batch, items = append(batch, c), items+len(c.items) }
 		select {
-		case first = <-a.commit:
+		case c := <-a.commit:
+			add(c)
 		case <-a.n.ctx.Done():
 			for {
 				select {
 				case c := <-a.commit:
-					a.finish(c, fmt.Errorf("cluster: node %s is closing: %w", a.n.id, replay.ErrUnavailable))
+					closing(c)
 				default:
 					return
 				}
 			}
 		}
-		batch, items := []*chunk{first}, len(first.items)
-	more:
-		for items < maxItems {
+		for started := false; !started; {
+			in := a.commit
+			if items >= maxItems {
+				in = nil
+			}
 			select {
-			case c := <-a.commit:
-				batch, items = append(batch, c), items+len(c.items)
+			case c := <-in:
+				add(c)
+				continue
 			default:
-				break more
+			}
+			select {
+			case c := <-in:
+				add(c)
+			case slots <- struct{}{}:
+				entries.Go(func() {
+					defer func() { <-slots }()
+					a.commitBatch(batch)
+				})
+				started = true
+			case <-a.n.ctx.Done():
+				closing(batch...)
+				started = true
 			}
 		}
-		slots <- struct{}{}
-		entries.Go(func() {
-			defer func() { <-slots }()
-			a.commitBatch(batch)
-		})
 	}
 }
 

@@ -115,6 +115,8 @@ type Local struct {
 	queue   []segment.Entry
 	wake    chan struct{}
 
+	indexErr error // under write: the index failed and is left as it is
+
 	quit   chan struct{}
 	wg     sync.WaitGroup
 	closed sync.Once

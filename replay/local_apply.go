@@ -85,7 +85,16 @@ func (l *Local) applyBatch(entries []Entry) ([]Result, error) {
 		}
 	}
 	batch = append(batch, write{metaApplied, u64(applied)})
-	if err := l.db.commit(batch); err != nil {
+	// What became durable meanwhile is indexed along: one sync for both.
+	es := l.takeQueue()
+	if len(es) > 0 {
+		more, err := l.indexWrites(es)
+		if err != nil {
+			return nil, l.indexed(es, err)
+		}
+		batch = append(batch, more...)
+	}
+	if err := l.indexed(es, l.db.commit(batch)); err != nil {
 		return nil, err
 	}
 	l.applied = applied

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/dgraph-io/badger/v4"
 
@@ -298,75 +299,119 @@ func decodePos(b []byte) segment.Position {
 }
 
 // onDurable gets every batch of synced records, in order. They can be read from
-// now on; the index follows.
+// now on; the index follows, with the next entries applied or after indexDelay.
 func (l *Local) onDurable(es []segment.Entry) {
 	l.pmu.Lock()
 	for _, e := range es {
 		l.pending[string(payloadKey(e.ID, e.Digest))] = e
 	}
 	l.queue = append(l.queue, es...)
+	many := len(l.queue) >= indexMany
 	l.pmu.Unlock()
-	select {
-	case l.wake <- struct{}{}:
-	default:
+	if many {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
-// indexLoop moves pending entries into Badger, many at a time.
+const (
+	indexDelay = 200 * time.Millisecond
+	indexMany  = 4096
+)
+
+// indexLoop moves pending entries into Badger that no applied entry takes along.
 func (l *Local) indexLoop() {
 	defer l.wg.Done()
-	for {
-		stop := false
+	t := time.NewTicker(indexDelay)
+	defer t.Stop()
+	for stop := false; !stop; {
 		select {
 		case <-l.wake:
+		case <-t.C:
 		case <-l.quit:
 			stop = true
 		}
-		l.pmu.Lock()
-		batch := l.queue
-		l.queue = nil
-		l.pmu.Unlock()
 		l.write.Lock()
-		err := l.index(batch)
+		err := l.indexQueue()
 		l.write.Unlock()
 		if err != nil {
-			// The entries stay pending: readable now, found by the scan of
-			// the next open. The mark of the last indexed record must not
-			// pass them, so nothing is indexed any more.
 			l.log.Error("payload index failed: kept in memory until restart", "err", err)
-			return
-		}
-		l.pmu.Lock()
-		for _, e := range batch {
-			k := string(payloadKey(e.ID, e.Digest))
-			if l.pending[k].Pos == e.Pos {
-				delete(l.pending, k)
-			}
-		}
-		l.pmu.Unlock()
-		if stop {
 			return
 		}
 	}
 }
 
-// index writes entries and takes them off the list of missing ones. The caller
+// indexQueue writes what is pending now. The caller holds the write lock.
+func (l *Local) indexQueue() error {
+	es := l.takeQueue()
+	if len(es) == 0 {
+		return nil
+	}
+	batch, err := l.indexWrites(es)
+	if err == nil {
+		err = l.db.commit(batch)
+	}
+	return l.indexed(es, err)
+}
+
+// takeQueue returns the entries to be indexed, none after a failure. The caller
 // holds the write lock.
+func (l *Local) takeQueue() []segment.Entry {
+	if l.indexErr != nil {
+		return nil
+	}
+	l.pmu.Lock()
+	defer l.pmu.Unlock()
+	es := l.queue
+	l.queue = nil
+	return es
+}
+
+// indexed notes that entries are in the index now. After a failure they stay
+// pending, readable now and found by the scan of the next open; the mark of the
+// last indexed record must not pass them, so nothing is indexed any more.
+func (l *Local) indexed(es []segment.Entry, err error) error {
+	if err != nil {
+		l.indexErr = err
+		return err
+	}
+	l.pmu.Lock()
+	defer l.pmu.Unlock()
+	for _, e := range es {
+		k := string(payloadKey(e.ID, e.Digest))
+		if l.pending[k].Pos == e.Pos {
+			delete(l.pending, k)
+		}
+	}
+	return nil
+}
+
+// index writes entries. The caller holds the write lock.
 func (l *Local) index(es []segment.Entry) error {
 	if len(es) == 0 {
 		return nil
 	}
-	batch := make([]write, 0, 2*len(es)+1)
-	for _, e := range es {
-		batch = append(batch,
-			write{payloadKey(e.ID, e.Digest), encodePos(e.Pos)})
-	}
-	gone, err := l.found(es)
+	batch, err := l.indexWrites(es)
 	if err != nil {
 		return err
 	}
-	batch = append(append(batch, gone...), write{metaIndexed, encodePos(es[len(es)-1].Pos)})
 	return l.db.commit(batch)
+}
+
+// indexWrites are the writes that index entries and take them off the list of
+// missing ones.
+func (l *Local) indexWrites(es []segment.Entry) ([]write, error) {
+	batch := make([]write, 0, len(es)+1)
+	for _, e := range es {
+		batch = append(batch, write{payloadKey(e.ID, e.Digest), encodePos(e.Pos)})
+	}
+	gone, err := l.found(es)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(batch, gone...), write{metaIndexed, encodePos(es[len(es)-1].Pos)}), nil
 }
 
 // found returns the deletions of missing marks that entries fulfil.
