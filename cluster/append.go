@@ -435,7 +435,7 @@ func (a *appender) commitBatch(batch []*chunk) {
 	var res replay.Result
 	var err error
 	if len(items) > 0 {
-		res, err = a.n.propose(ctx, replay.AppendItemsCmd{Now: time.Now(), Items: items})
+		res, err = a.n.propose(ctx, replay.AppendItemsCmd{Now: a.n.now(), Items: items})
 	}
 	if err == nil && len(res.Append) != len(items) {
 		err = fmt.Errorf("cluster: fold answered %d of %d items", len(res.Append), len(items))

@@ -46,6 +46,7 @@ func (n *Node) rule(ctx context.Context) {
 		err := n.await(ctx, n.raft.Barrier(n.cfg.AppendTimeout))
 		if err == nil && n.raft.CurrentTerm() == term {
 			if err = n.store.Fence(term); err == nil {
+				n.clock.Lead()
 				n.ready.Store(term)
 				break
 			}
@@ -86,7 +87,7 @@ func (n *Node) letTimePass(ctx context.Context) {
 		due, err = replay.NextExpiry(kv)
 		return err
 	})
-	now := time.Now()
+	now := n.now()
 	if err == nil && (due == 0 || due > now.UnixNano()) {
 		return
 	}

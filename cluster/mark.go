@@ -99,7 +99,7 @@ func (n *Node) proposeMark(ctx context.Context, id string) (uint64, error) {
 	if err := n.mustLead(); err != nil {
 		return 0, err
 	}
-	data, err := replay.EncodeCommand(replay.TickCmd{Now: time.Now()})
+	data, err := replay.EncodeCommand(replay.TickCmd{Now: n.now()})
 	if err != nil {
 		return 0, err
 	}

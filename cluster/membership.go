@@ -69,7 +69,7 @@ func (m *membershipServer) Heartbeat(ctx context.Context, q *pb.HeartbeatRequest
 		return nil, fmt.Errorf("%w: heartbeat of %s %q with the certificate of %s %q", ErrDenied, info.Role, info.ID, who.role, who.id)
 	}
 	info.Tenant = who.tenant
-	if old, ok := m.n.live.get(info.ID); ok && old.Tenant != who.tenant && time.Since(old.LastSeen) <= m.n.live.alive {
+	if old, ok := m.n.live.get(info.Role, info.ID); ok && old.Tenant != who.tenant && time.Since(old.LastSeen) <= m.n.live.alive {
 		return nil, fmt.Errorf("%w: heartbeat of %s: a process of another tenant has that id: choose another", ErrDenied, who)
 	}
 	if err := m.n.live.beat(NodeStatus{NodeInfo: info}, time.Now()); err != nil {
@@ -116,7 +116,8 @@ func (s *peerServer) Announce(ctx context.Context, q *pb.AnnounceRequest) (*pb.A
 			return nil, err
 		}
 	}
-	return &pb.AnnounceResponse{Book: n.book.all(), Token: n.ident.secret.wire()}, nil
+	n.hearTime(who.id, q.GetTime())
+	return &pb.AnnounceResponse{Book: n.book.all(), Token: n.ident.secret.wire(), Time: n.groupTime()}, nil
 }
 
 // Heartbeat notes a process of a single-process run, for ClusterStatus.
@@ -142,23 +143,23 @@ func (n *Node) clusterStatus() ClusterStatus {
 	for _, id := range voters {
 		voter[id] = true
 	}
-	seen := map[string]bool{n.id: true}
+	seen := map[process]bool{{RoleReplay, n.id}: true}
 	out.Nodes = append(out.Nodes, n.status())
 	for _, s := range n.live.list(time.Now()) {
-		if !seen[s.ID] {
-			seen[s.ID] = true
+		if key := (process{s.Role, s.ID}); !seen[key] {
+			seen[key] = true
 			out.Nodes = append(out.Nodes, s)
 		}
 	}
 	for _, id := range append(voters, others...) { // members nobody heard of
-		if !seen[id] {
+		if !seen[process{RoleReplay, id}] {
 			addr, _ := n.book.addr(id)
 			out.Nodes = append(out.Nodes, NodeStatus{NodeInfo: NodeInfo{ID: id, Role: RoleReplay, Addr: addr}})
 		}
 	}
 	for i := range out.Nodes {
 		s := &out.Nodes[i]
-		s.Voter, s.Leader = voter[s.ID], s.ID == out.Leader
+		s.Voter, s.Leader = s.Role == RoleReplay && voter[s.ID], s.Role == RoleReplay && s.ID == out.Leader
 	}
 	sortNodes(out.Nodes)
 	return out
@@ -204,7 +205,7 @@ func (n *Node) reconcile(ctx context.Context) {
 	}
 	now := time.Now()
 	for _, s := range f.Configuration().Servers {
-		st, heard := n.live.get(string(s.ID))
+		st, heard := n.live.get(RoleReplay, string(s.ID))
 		if s.Suffrage == raft.Voter || voters >= maxVoters || !heard || now.Sub(st.LastSeen) > n.cfg.AliveFor {
 			continue
 		}
@@ -265,7 +266,7 @@ func (n *Node) removeNode(ctx context.Context, id string) error {
 			continue
 		}
 		left++
-		if st, ok := n.live.get(v); v == n.id || ok && now.Sub(st.LastSeen) < n.cfg.AliveFor {
+		if st, ok := n.live.get(RoleReplay, v); v == n.id || ok && now.Sub(st.LastSeen) < n.cfg.AliveFor {
 			alive++
 		}
 	}

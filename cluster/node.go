@@ -16,6 +16,7 @@ import (
 	raftwal "github.com/hashicorp/raft-wal"
 	"google.golang.org/grpc"
 
+	"github.com/skein-rl/skein/internal/clock"
 	"github.com/skein-rl/skein/replay"
 )
 
@@ -37,6 +38,7 @@ type Node struct {
 	fsm     *fsm
 	raft    *raft.Raft
 	changes *notifier
+	clock   *clock.Group
 
 	// Single process: only trans. Listening node: all of them.
 	trans  raft.Transport
@@ -116,7 +118,7 @@ func newNode(cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger.With("component", "cluster"), lock: lock, start: time.Now(),
-		changes: newNotifier(), live: newLiveness(cfg.AliveFor), opened: make(chan struct{}),
+		changes: newNotifier(), clock: clock.NewGroup(), live: newLiveness(cfg.AliveFor), opened: make(chan struct{}),
 	}
 	n.metrics = newMetrics(cfg.Registerer)
 	n.ctx, n.stop = context.WithCancel(context.Background())

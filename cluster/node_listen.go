@@ -204,12 +204,14 @@ func (n *Node) announceTo(p *peer, limit time.Duration) {
 		return
 	}
 	n.mergeBook(resp.GetBook())
+	n.hearTime(p.id, resp.GetTime())
 	n.hearToken(resp.GetToken())
 }
 
 func (n *Node) announcement() *pb.AnnounceRequest {
 	s := n.status()
 	return &pb.AnnounceRequest{
+		Time: n.groupTime(),
 		Self: n.self(), Book: n.book.all(), Applied: s.Applied, Missing: s.Missing, Term: s.Term,
 		DiskFree: s.DiskFree, Version: s.Version, Started: nanos(s.Started), Token: n.ident.secret.wire(),
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/skein-rl/skein/replay"
 )
@@ -39,7 +38,7 @@ func (s *nodeStore) TablesWithLogs(ctx context.Context, run string) ([]string, e
 
 // DropTable implements replay.Operator.
 func (s *nodeStore) DropTable(ctx context.Context, run, table string) error {
-	return s.do(ctx, replay.DropTableCmd{Now: time.Now(), Run: run, Table: table})
+	return s.do(ctx, replay.DropTableCmd{Now: s.n.now(), Run: run, Table: table})
 }
 
 // Redact implements replay.Operator. Twins travel in parts of about a chunk,
@@ -76,7 +75,7 @@ func (s *nodeStore) Redact(ctx context.Context, run string, twins []replay.Twin,
 		}
 	}
 	for _, p := range pack(recs) {
-		cmd := replay.RedactLogsCmd{Now: time.Now(), Run: run, Logs: logs[p.from:p.to], Reason: reason}
+		cmd := replay.RedactLogsCmd{Now: s.n.now(), Run: run, Logs: logs[p.from:p.to], Reason: reason}
 		out, err := s.n.app.decide(ctx, recs[p.from:p.to], cmd)
 		if n += out.updated; err != nil {
 			return n, err
@@ -96,7 +95,7 @@ func (s *nodeStore) Import(ctx context.Context, in replay.Import) (res replay.Im
 	var results []replay.AppendResult
 	for _, p := range pack(all.good) {
 		part := all.good[p.from:p.to]
-		cmd := replay.ImportLogsCmd{Now: time.Now(), Run: in.Run, Policy: in.Policy}
+		cmd := replay.ImportLogsCmd{Now: s.n.now(), Run: in.Run, Policy: in.Policy}
 		for _, r := range part {
 			cmd.Items = append(cmd.Items, r.Item)
 		}
@@ -113,7 +112,7 @@ func (s *nodeStore) Import(ctx context.Context, in replay.Import) (res replay.Im
 	if len(in.Groups) == 0 {
 		return res, nil
 	}
-	got, err := s.n.propose(ctx, replay.ImportLogsCmd{Now: time.Now(), Run: in.Run, Groups: in.Groups, Policy: in.Policy})
+	got, err := s.n.propose(ctx, replay.ImportLogsCmd{Now: s.n.now(), Run: in.Run, Groups: in.Groups, Policy: in.Policy})
 	res.Groups = got.Append
 	return res, err
 }

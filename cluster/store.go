@@ -53,12 +53,12 @@ func (s *nodeStore) CreateRun(ctx context.Context, spec replay.RunSpec) error {
 			return err
 		}
 	}
-	return s.do(ctx, replay.CreateRunCmd{Now: time.Now(), Spec: spec})
+	return s.do(ctx, replay.CreateRunCmd{Now: s.n.now(), Spec: spec})
 }
 
 // FinishRun implements replay.Store.
 func (s *nodeStore) FinishRun(ctx context.Context, run string) error {
-	return s.do(ctx, replay.FinishRunCmd{Now: time.Now(), Run: run})
+	return s.do(ctx, replay.FinishRunCmd{Now: s.n.now(), Run: run})
 }
 
 // Runs implements replay.Store.
@@ -91,7 +91,7 @@ func (n *Node) takeTickets(ctx context.Context, cmd replay.TakeTicketsCmd, wait 
 			}
 		}
 		retry = false
-		cmd.Now = time.Now()
+		cmd.Now = n.now()
 		res, err := n.propose(ctx, cmd)
 		out = res.Tickets
 		return len(out) > 0, err
@@ -130,7 +130,7 @@ func (n *Node) poll(ctx context.Context, wait time.Duration, try func(context.Co
 
 // ReturnTicket implements replay.Store.
 func (s *nodeStore) ReturnTicket(ctx context.Context, run, group, worker string) error {
-	return s.do(ctx, replay.ReturnTicketCmd{Now: time.Now(), Run: run, Group: group, Worker: worker})
+	return s.do(ctx, replay.ReturnTicketCmd{Now: s.n.now(), Run: run, Group: group, Worker: worker})
 }
 
 // Append implements replay.Store.
@@ -191,7 +191,7 @@ func (s *nodeStore) Lease(ctx context.Context, req replay.LeaseRequest) (lease *
 				return false, err
 			}
 		}
-		res, err := n.propose(ctx, replay.AcquireLeaseCmd{Now: time.Now(), Request: req})
+		res, err := n.propose(ctx, replay.AcquireLeaseCmd{Now: n.now(), Request: req})
 		lease, blocked = res.Lease, res.Blocked
 		return lease != nil, err
 	})
@@ -206,7 +206,7 @@ func (s *nodeStore) Lease(ctx context.Context, req replay.LeaseRequest) (lease *
 
 // Extend implements replay.Store.
 func (s *nodeStore) Extend(ctx context.Context, run string, lease uint64, ttl time.Duration) error {
-	return s.do(ctx, replay.ExtendLeaseCmd{Now: time.Now(), Run: run, Lease: lease, TTL: ttl})
+	return s.do(ctx, replay.ExtendLeaseCmd{Now: s.n.now(), Run: run, Lease: lease, TTL: ttl})
 }
 
 // Commit implements replay.Store. The blobs a step names must be stored: a
@@ -225,12 +225,12 @@ func (s *nodeStore) Commit(ctx context.Context, step replay.StepRecord) error {
 			return fmt.Errorf("commit step %d of run %q: %w", step.Step, step.Run, err)
 		}
 	}
-	return s.do(ctx, replay.CommitStepCmd{Now: time.Now(), Step: step})
+	return s.do(ctx, replay.CommitStepCmd{Now: s.n.now(), Step: step})
 }
 
 // Release implements replay.Store.
 func (s *nodeStore) Release(ctx context.Context, run string, lease uint64, drop string) error {
-	return s.do(ctx, replay.ReleaseLeaseCmd{Now: time.Now(), Run: run, Lease: lease, Drop: drop})
+	return s.do(ctx, replay.ReleaseLeaseCmd{Now: s.n.now(), Run: run, Lease: lease, Drop: drop})
 }
 
 // Step implements replay.Store.
@@ -284,7 +284,7 @@ func (s *nodeStore) GetBlob(ctx context.Context, digest string) ([]byte, error) 
 
 // RequestEval implements replay.Store.
 func (s *nodeStore) RequestEval(ctx context.Context, req replay.EvalRequest) error {
-	return s.do(ctx, replay.RequestEvalCmd{Now: time.Now(), Request: req})
+	return s.do(ctx, replay.RequestEvalCmd{Now: s.n.now(), Request: req})
 }
 
 // EvalStatus implements replay.Store.

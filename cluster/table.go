@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"time"
 
 	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
@@ -18,7 +17,7 @@ func (s *nodeStore) SetTable(ctx context.Context, run, name string, cfg table.Co
 	if err := cfg.Validate(); err != nil {
 		return 0, fmt.Errorf("%w: table %q of run %q: %w", replay.ErrInvalid, name, run, err)
 	}
-	res, err := s.result(ctx, replay.SetTableCmd{Now: time.Now(), Run: run, Table: name, Config: cfg, Version: version})
+	res, err := s.result(ctx, replay.SetTableCmd{Now: s.n.now(), Run: run, Table: name, Config: cfg, Version: version})
 	return res.Version, err
 }
 
@@ -51,7 +50,7 @@ func (s *nodeStore) TableGroups(ctx context.Context, run, name, cursor string, l
 
 // InsertGroups implements replay.TableStore.
 func (s *nodeStore) InsertGroups(ctx context.Context, run, name string, groups []replay.GroupInsert) ([]replay.AppendResult, error) {
-	res, err := s.result(ctx, replay.InsertGroupsCmd{Now: time.Now(), Run: run, Table: name, Groups: groups})
+	res, err := s.result(ctx, replay.InsertGroupsCmd{Now: s.n.now(), Run: run, Table: name, Groups: groups})
 	if err != nil {
 		return nil, err
 	}
@@ -67,13 +66,13 @@ func insertError(groups []replay.GroupInsert, results []replay.AppendResult) err
 
 // UpdatePriorities implements replay.TableStore.
 func (s *nodeStore) UpdatePriorities(ctx context.Context, run, name string, updates []replay.GroupPriority) (int, error) {
-	res, err := s.result(ctx, replay.UpdatePrioritiesCmd{Now: time.Now(), Run: run, Table: name, Updates: updates})
+	res, err := s.result(ctx, replay.UpdatePrioritiesCmd{Now: s.n.now(), Run: run, Table: name, Updates: updates})
 	return res.Updated, err
 }
 
 // RemoveGroups implements replay.TableStore.
 func (s *nodeStore) RemoveGroups(ctx context.Context, run, name string, groups []string, reason string) (int, error) {
-	res, err := s.result(ctx, replay.RemoveGroupsCmd{Now: time.Now(), Run: run, Table: name, Groups: groups, Reason: reason})
+	res, err := s.result(ctx, replay.RemoveGroupsCmd{Now: s.n.now(), Run: run, Table: name, Groups: groups, Reason: reason})
 	return res.Updated, err
 }
 
@@ -223,7 +222,7 @@ func (c *Client) RemoveGroups(ctx context.Context, run, name string, groups []st
 
 // DeleteLogs implements replay.Store.
 func (s *nodeStore) DeleteLogs(ctx context.Context, run string, logIDs []string, reason string) (int, error) {
-	res, err := s.result(ctx, replay.DeleteLogsCmd{Now: time.Now(), Run: run, LogIDs: logIDs, Reason: reason})
+	res, err := s.result(ctx, replay.DeleteLogsCmd{Now: s.n.now(), Run: run, LogIDs: logIDs, Reason: reason})
 	return res.Updated, err
 }
 

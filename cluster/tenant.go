@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"time"
 
 	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
@@ -12,7 +11,7 @@ import (
 
 // SetQuota implements replay.TenantStore.
 func (s *nodeStore) SetQuota(ctx context.Context, tenant string, q replay.Quota, version uint64) (uint64, error) {
-	res, err := s.result(ctx, replay.SetQuotaCmd{Now: time.Now(), Tenant: tenant, Quota: q, Version: version})
+	res, err := s.result(ctx, replay.SetQuotaCmd{Now: s.n.now(), Tenant: tenant, Quota: q, Version: version})
 	return res.Version, err
 }
 

@@ -124,7 +124,7 @@ func (s *nodeStore) Compact(ctx context.Context, q replay.CompactRequest) (repla
 		}); err != nil || some == 0 {
 			return out, err
 		}
-		res, err := s.result(ctx, replay.ForgetDeletedCmd{Now: time.Now(), Before: before, Limit: forgetBatch})
+		res, err := s.result(ctx, replay.ForgetDeletedCmd{Now: s.n.now(), Before: before, Limit: forgetBatch})
 		if err != nil {
 			return out, err
 		}

@@ -17,7 +17,8 @@ import (
 // means 0. The file is read again every 20 ms at most.
 const OffsetEnv = "SKEIN_CHAOS_CLOCK_FILE"
 
-const reread = 20 * time.Millisecond
+// Reread is how long an offset that was read is used.
+const Reread = 20 * time.Millisecond
 
 var hook = struct {
 	file string
@@ -31,12 +32,12 @@ var hook = struct {
 func Wall() time.Time { return time.Now().Round(0).Add(offset()) }
 
 func offset() time.Duration {
+	hook.mu.Lock()
+	defer hook.mu.Unlock()
 	if hook.file == "" {
 		return 0
 	}
-	hook.mu.Lock()
-	defer hook.mu.Unlock()
-	if now := time.Now(); now.Sub(hook.at) >= reread {
+	if now := time.Now(); now.Sub(hook.at) >= Reread {
 		hook.at = now
 		b, err := os.ReadFile(hook.file)
 		n, perr := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
@@ -45,4 +46,18 @@ func offset() time.Duration {
 		}
 	}
 	return hook.off
+}
+
+// SetOffsetFile is OffsetEnv for tests; the returned function undoes it.
+func SetOffsetFile(file string) (undo func()) {
+	set := func(f string) {
+		hook.mu.Lock()
+		defer hook.mu.Unlock()
+		hook.file, hook.at, hook.off = f, time.Time{}, 0
+	}
+	hook.mu.Lock()
+	old := hook.file
+	hook.mu.Unlock()
+	set(file)
+	return func() { set(old) }
 }

@@ -59,15 +59,44 @@ func TestFollowerGoesOnWithTheLeadersTime(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	h := &hands{start.Add(5 * time.Hour), start} // its wall clock is wrong
 	g := h.group()
-	require.False(t, g.Known())
-	g.Observe(start.Add(time.Second), false)
-	require.Equal(t, start.Add(time.Second), g.Now())
-	g.Observe(start.Add(time.Hour), false)
+	_, known := g.Time()
+	require.False(t, known)
+	g.Hear("b", start.Add(time.Second), true, false)
+	now, known := g.Time()
+	require.True(t, known)
+	require.Equal(t, start.Add(time.Second), now)
+	g.Hear("b", start.Add(time.Hour), true, false)
 	require.Equal(t, start.Add(time.Second), g.Now(), "hearsay does not replace what is known")
-	g.Observe(start, true)
+	g.Hear("a", start, true, true)
 	require.Equal(t, start, g.Now(), "the leader's word does")
 	h.pass(16 * time.Second)
 	require.Equal(t, start.Add(17*time.Second), g.Now())
-	g.Observe(time.Time{}, true)
-	require.Equal(t, start.Add(17*time.Second), g.Now(), "an old node says nothing")
+	g.Hear("a", time.Time{}, false, true)
+	g.Lead()
+	require.Equal(t, start.Add(17*time.Second), g.Now())
+}
+
+// All nodes have just started: a clock that is wrong decides nothing.
+func TestMedianOfWallClocks(t *testing.T) {
+	start := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct {
+		own    time.Duration
+		others []time.Duration
+		want   time.Duration
+	}{
+		{0, nil, 0},
+		{50 * time.Hour, []time.Duration{0, time.Second}, time.Second},
+		{0, []time.Duration{-50 * time.Hour, time.Second}, 0},
+		{time.Hour, []time.Duration{0}, 0},
+		{0, []time.Duration{time.Hour}, 0},
+		{time.Hour, []time.Duration{0, -time.Hour, 2 * time.Second, time.Second}, time.Second},
+	} {
+		h := &hands{start.Add(c.own), start}
+		g := h.group()
+		for i, o := range c.others {
+			g.Hear(string(rune('a'+i)), start.Add(o), false, false)
+		}
+		g.Lead()
+		require.Equal(t, start.Add(c.want), g.Now(), "%+v", c)
+	}
 }

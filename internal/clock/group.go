@@ -1,6 +1,7 @@
 package clock
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -10,69 +11,80 @@ import (
 // between 56 and 64 s whatever a wall clock does.
 const slew = 16
 
-// Group is the time of a replicated group as one of its nodes knows it. It
-// starts at the node's wall clock, runs with the monotonic clock, and drifts
-// towards the wall clock at 1/16 at most, so that a wall clock that jumps (a
-// wrong start, NTP, an operator) ends no lease early and holds none for long.
-// A node that does not lead takes over the leader's time with Observe, and goes
-// on from there when it comes to lead. Safe for concurrent use.
+// Group is the time of a replicated group as one of its nodes knows it. It runs
+// with the monotonic clock and drifts towards the node's wall clock at 1/16 at
+// most, so that a wall clock that jumps (NTP, an operator) ends no lease early
+// and holds none for long. A node that does not lead takes over the leader's
+// time, and goes on from there when it comes to lead. When nobody knows the
+// group's time, because all have just started, the median of their wall clocks
+// is taken: one that is wrong decides nothing. Safe for concurrent use.
 type Group struct {
-	mu   sync.Mutex
-	set  bool      // base is somebody's time, not only this node's wall clock
-	base time.Time // the group's time at the moment at
-	at   time.Time // with a monotonic reading
-	wall func() time.Time
-	mono func() time.Time
+	mu     sync.Mutex
+	known  bool                     // base is the group's time, not only this node's wall clock
+	base   time.Time                // the time at the moment at
+	at     time.Time                // with a monotonic reading
+	others map[string]time.Duration // how far the clocks of nodes that don't know either are ahead
+	wall   func() time.Time
+	mono   func() time.Time
 }
 
 // NewGroup starts at the wall clock.
 func NewGroup() *Group { return newGroup(Wall, time.Now) }
 
 func newGroup(wall, mono func() time.Time) *Group {
-	return &Group{base: wall(), at: mono(), wall: wall, mono: mono}
+	return &Group{base: wall(), at: mono(), others: make(map[string]time.Duration), wall: wall, mono: mono}
 }
 
-// Now is the group's time. It never goes back except by Observe.
+// Now is the group's time as far as it is known here. It goes back only when
+// the leader's time is taken over.
 func (g *Group) Now() time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.now()
+}
+
+func (g *Group) now() time.Time {
 	now := g.mono()
 	elapsed := max(now.Sub(g.at), 0)
 	t, most := g.base.Add(elapsed), elapsed/slew
-	switch off := g.wall().Sub(t); {
-	case off > most:
-		t = t.Add(most)
-	case off < -most:
-		t = t.Add(-most)
-	default:
-		t = t.Add(off)
-	}
+	t = t.Add(min(max(g.wall().Sub(t), -most), most))
 	g.base, g.at = t, now
 	return t
 }
 
-// Observe takes over what another node said the group's time is. Of nodes
-// other than the leader (sure = false) it counts only while nothing better is
-// known.
-func (g *Group) Observe(t time.Time, sure bool) {
+// Time is Now, and whether it is the group's: another node may take it over.
+func (g *Group) Time() (t time.Time, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t.IsZero() || g.set && !sure {
-		return
+	return g.now(), g.known
+}
+
+// Hear notes what another node said its Time is. The leader's counts; that of
+// another one only while this node does not know the group's time.
+func (g *Group) Hear(from string, t time.Time, known, leads bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case t.IsZero(): // a node of an earlier version
+	case known && (leads || !g.known):
+		g.base, g.at, g.known = t.Round(0), g.mono(), true
+	case !known && !g.known:
+		g.others[from] = t.Sub(g.now())
 	}
-	g.base, g.at, g.set = t.Round(0), g.mono(), true
 }
 
-// Known: the time is the group's, not only this node's own.
-func (g *Group) Known() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.set
-}
-
-// Lead notes that this node's time is the group's from now on.
+// Lead makes this node's time the group's.
 func (g *Group) Lead() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.set = true
+	if g.known {
+		return
+	}
+	g.known = true
+	offs := []time.Duration{0}
+	for _, d := range g.others {
+		offs = append(offs, d)
+	}
+	slices.Sort(offs)
+	g.base = g.now().Add(offs[(len(offs)-1)/2]) // of two the earlier: leases last longer
 }

@@ -1049,6 +1049,7 @@ type AnnounceRequest struct {
 	Version       string     `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`
 	Started       int64      `protobuf:"varint,8,opt,name=started,proto3" json:"started,omitempty"`
 	Token         *JoinToken `protobuf:"bytes,9,opt,name=token,proto3" json:"token,omitempty"`
+	Time          *GroupTime `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1146,10 +1147,18 @@ func (x *AnnounceRequest) GetToken() *JoinToken {
 	return nil
 }
 
+func (x *AnnounceRequest) GetTime() *GroupTime {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
 type AnnounceResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Book          []*NodeAddr            `protobuf:"bytes,1,rep,name=book,proto3" json:"book,omitempty"`
 	Token         *JoinToken             `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	Time          *GroupTime             `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1198,6 +1207,77 @@ func (x *AnnounceResponse) GetToken() *JoinToken {
 	return nil
 }
 
+func (x *AnnounceResponse) GetTime() *GroupTime {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+// GroupTime is the time by which tickets and leases run out, as the sender
+// knows it.
+type GroupTime struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Now   int64                  `protobuf:"varint,1,opt,name=now,proto3" json:"now,omitempty"`
+	// known: it is the group's time, not only the sender's wall clock.
+	Known bool `protobuf:"varint,2,opt,name=known,proto3" json:"known,omitempty"`
+	// leads: the sender leads; its time is the group's.
+	Leads         bool `protobuf:"varint,3,opt,name=leads,proto3" json:"leads,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupTime) Reset() {
+	*x = GroupTime{}
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupTime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupTime) ProtoMessage() {}
+
+func (x *GroupTime) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupTime.ProtoReflect.Descriptor instead.
+func (*GroupTime) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *GroupTime) GetNow() int64 {
+	if x != nil {
+		return x.Now
+	}
+	return 0
+}
+
+func (x *GroupTime) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+func (x *GroupTime) GetLeads() bool {
+	if x != nil {
+		return x.Leads
+	}
+	return false
+}
+
 type ReplicateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1210,7 +1290,7 @@ type ReplicateRequest struct {
 
 func (x *ReplicateRequest) Reset() {
 	*x = ReplicateRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[18]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1302,7 @@ func (x *ReplicateRequest) String() string {
 func (*ReplicateRequest) ProtoMessage() {}
 
 func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[18]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1315,7 @@ func (x *ReplicateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateRequest.ProtoReflect.Descriptor instead.
 func (*ReplicateRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{18}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReplicateRequest) GetId() uint64 {
@@ -1269,7 +1349,7 @@ type ReplicateResponse struct {
 
 func (x *ReplicateResponse) Reset() {
 	*x = ReplicateResponse{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[19]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1361,7 @@ func (x *ReplicateResponse) String() string {
 func (*ReplicateResponse) ProtoMessage() {}
 
 func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[19]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1374,7 @@ func (x *ReplicateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicateResponse.ProtoReflect.Descriptor instead.
 func (*ReplicateResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{19}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReplicateResponse) GetId() uint64 {
@@ -1320,7 +1400,7 @@ type PullRequest struct {
 
 func (x *PullRequest) Reset() {
 	*x = PullRequest{}
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[20]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1332,7 +1412,7 @@ func (x *PullRequest) String() string {
 func (*PullRequest) ProtoMessage() {}
 
 func (x *PullRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_node_proto_msgTypes[20]
+	mi := &file_skein_cluster_v1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1345,7 +1425,7 @@ func (x *PullRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullRequest.ProtoReflect.Descriptor instead.
 func (*PullRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{20}
+	return file_skein_cluster_v1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PullRequest) GetLogIds() []string {
@@ -1439,7 +1519,7 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x04R\n" +
-	"generation\"\xbd\x02\n" +
+	"generation\"\xee\x02\n" +
 	"\x0fAnnounceRequest\x12.\n" +
 	"\x04self\x18\x01 \x01(\v2\x1a.skein.cluster.v1.NodeAddrR\x04self\x12.\n" +
 	"\x04book\x18\x02 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x04book\x12\x18\n" +
@@ -1449,10 +1529,17 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\tdisk_free\x18\x06 \x01(\x04R\bdiskFree\x12\x18\n" +
 	"\aversion\x18\a \x01(\tR\aversion\x12\x18\n" +
 	"\astarted\x18\b \x01(\x03R\astarted\x121\n" +
-	"\x05token\x18\t \x01(\v2\x1b.skein.cluster.v1.JoinTokenR\x05token\"u\n" +
+	"\x05token\x18\t \x01(\v2\x1b.skein.cluster.v1.JoinTokenR\x05token\x12/\n" +
+	"\x04time\x18\n" +
+	" \x01(\v2\x1b.skein.cluster.v1.GroupTimeR\x04time\"\xa6\x01\n" +
 	"\x10AnnounceResponse\x12.\n" +
 	"\x04book\x18\x01 \x03(\v2\x1a.skein.cluster.v1.NodeAddrR\x04book\x121\n" +
-	"\x05token\x18\x02 \x01(\v2\x1b.skein.cluster.v1.JoinTokenR\x05token\"j\n" +
+	"\x05token\x18\x02 \x01(\v2\x1b.skein.cluster.v1.JoinTokenR\x05token\x12/\n" +
+	"\x04time\x18\x03 \x01(\v2\x1b.skein.cluster.v1.GroupTimeR\x04time\"I\n" +
+	"\tGroupTime\x12\x10\n" +
+	"\x03now\x18\x01 \x01(\x03R\x03now\x12\x14\n" +
+	"\x05known\x18\x02 \x01(\bR\x05known\x12\x14\n" +
+	"\x05leads\x18\x03 \x01(\bR\x05leads\"j\n" +
 	"\x10ReplicateRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x122\n" +
@@ -1492,7 +1579,7 @@ func file_skein_cluster_v1_node_proto_rawDescGZIP() []byte {
 	return file_skein_cluster_v1_node_proto_rawDescData
 }
 
-var file_skein_cluster_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_skein_cluster_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_skein_cluster_v1_node_proto_goTypes = []any{
 	(*Frame)(nil),                 // 0: skein.cluster.v1.Frame
 	(*JoinRequest)(nil),           // 1: skein.cluster.v1.JoinRequest
@@ -1512,21 +1599,22 @@ var file_skein_cluster_v1_node_proto_goTypes = []any{
 	(*JoinToken)(nil),             // 15: skein.cluster.v1.JoinToken
 	(*AnnounceRequest)(nil),       // 16: skein.cluster.v1.AnnounceRequest
 	(*AnnounceResponse)(nil),      // 17: skein.cluster.v1.AnnounceResponse
-	(*ReplicateRequest)(nil),      // 18: skein.cluster.v1.ReplicateRequest
-	(*ReplicateResponse)(nil),     // 19: skein.cluster.v1.ReplicateResponse
-	(*PullRequest)(nil),           // 20: skein.cluster.v1.PullRequest
-	nil,                           // 21: skein.cluster.v1.NodeInfo.MetricsEntry
-	(*Record)(nil),                // 22: skein.cluster.v1.Record
-	(*Error)(nil),                 // 23: skein.cluster.v1.Error
-	(*BlobChunk)(nil),             // 24: skein.cluster.v1.BlobChunk
-	(*GetBlobRequest)(nil),        // 25: skein.cluster.v1.GetBlobRequest
-	(*Empty)(nil),                 // 26: skein.cluster.v1.Empty
-	(*FetchResponse)(nil),         // 27: skein.cluster.v1.FetchResponse
-	(*PutBlobResponse)(nil),       // 28: skein.cluster.v1.PutBlobResponse
+	(*GroupTime)(nil),             // 18: skein.cluster.v1.GroupTime
+	(*ReplicateRequest)(nil),      // 19: skein.cluster.v1.ReplicateRequest
+	(*ReplicateResponse)(nil),     // 20: skein.cluster.v1.ReplicateResponse
+	(*PullRequest)(nil),           // 21: skein.cluster.v1.PullRequest
+	nil,                           // 22: skein.cluster.v1.NodeInfo.MetricsEntry
+	(*Record)(nil),                // 23: skein.cluster.v1.Record
+	(*Error)(nil),                 // 24: skein.cluster.v1.Error
+	(*BlobChunk)(nil),             // 25: skein.cluster.v1.BlobChunk
+	(*GetBlobRequest)(nil),        // 26: skein.cluster.v1.GetBlobRequest
+	(*Empty)(nil),                 // 27: skein.cluster.v1.Empty
+	(*FetchResponse)(nil),         // 28: skein.cluster.v1.FetchResponse
+	(*PutBlobResponse)(nil),       // 29: skein.cluster.v1.PutBlobResponse
 }
 var file_skein_cluster_v1_node_proto_depIdxs = []int32{
 	3,  // 0: skein.cluster.v1.JoinResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
-	21, // 1: skein.cluster.v1.NodeInfo.metrics:type_name -> skein.cluster.v1.NodeInfo.MetricsEntry
+	22, // 1: skein.cluster.v1.NodeInfo.metrics:type_name -> skein.cluster.v1.NodeInfo.MetricsEntry
 	4,  // 2: skein.cluster.v1.HeartbeatRequest.info:type_name -> skein.cluster.v1.NodeInfo
 	3,  // 3: skein.cluster.v1.HeartbeatResponse.nodes:type_name -> skein.cluster.v1.NodeAddr
 	4,  // 4: skein.cluster.v1.NodeStatus.info:type_name -> skein.cluster.v1.NodeInfo
@@ -1534,39 +1622,41 @@ var file_skein_cluster_v1_node_proto_depIdxs = []int32{
 	3,  // 6: skein.cluster.v1.AnnounceRequest.self:type_name -> skein.cluster.v1.NodeAddr
 	3,  // 7: skein.cluster.v1.AnnounceRequest.book:type_name -> skein.cluster.v1.NodeAddr
 	15, // 8: skein.cluster.v1.AnnounceRequest.token:type_name -> skein.cluster.v1.JoinToken
-	3,  // 9: skein.cluster.v1.AnnounceResponse.book:type_name -> skein.cluster.v1.NodeAddr
-	15, // 10: skein.cluster.v1.AnnounceResponse.token:type_name -> skein.cluster.v1.JoinToken
-	22, // 11: skein.cluster.v1.ReplicateRequest.records:type_name -> skein.cluster.v1.Record
-	23, // 12: skein.cluster.v1.ReplicateResponse.error:type_name -> skein.cluster.v1.Error
-	1,  // 13: skein.cluster.v1.Membership.Join:input_type -> skein.cluster.v1.JoinRequest
-	5,  // 14: skein.cluster.v1.Membership.Heartbeat:input_type -> skein.cluster.v1.HeartbeatRequest
-	7,  // 15: skein.cluster.v1.Membership.ClusterStatus:input_type -> skein.cluster.v1.ClusterStatusRequest
-	10, // 16: skein.cluster.v1.Membership.RemoveNode:input_type -> skein.cluster.v1.RemoveNodeRequest
-	11, // 17: skein.cluster.v1.Membership.Renew:input_type -> skein.cluster.v1.RenewRequest
-	13, // 18: skein.cluster.v1.Membership.RotateToken:input_type -> skein.cluster.v1.RotateTokenRequest
-	16, // 19: skein.cluster.v1.Peer.Announce:input_type -> skein.cluster.v1.AnnounceRequest
-	18, // 20: skein.cluster.v1.Peer.Replicate:input_type -> skein.cluster.v1.ReplicateRequest
-	20, // 21: skein.cluster.v1.Peer.Pull:input_type -> skein.cluster.v1.PullRequest
-	24, // 22: skein.cluster.v1.Peer.PushBlob:input_type -> skein.cluster.v1.BlobChunk
-	25, // 23: skein.cluster.v1.Peer.PullBlob:input_type -> skein.cluster.v1.GetBlobRequest
-	0,  // 24: skein.cluster.v1.Learner.Assist:input_type -> skein.cluster.v1.Frame
-	2,  // 25: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
-	6,  // 26: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.HeartbeatResponse
-	9,  // 27: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
-	26, // 28: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
-	12, // 29: skein.cluster.v1.Membership.Renew:output_type -> skein.cluster.v1.RenewResponse
-	14, // 30: skein.cluster.v1.Membership.RotateToken:output_type -> skein.cluster.v1.RotateTokenResponse
-	17, // 31: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
-	19, // 32: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
-	27, // 33: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
-	28, // 34: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	24, // 35: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
-	0,  // 36: skein.cluster.v1.Learner.Assist:output_type -> skein.cluster.v1.Frame
-	25, // [25:37] is the sub-list for method output_type
-	13, // [13:25] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	18, // 9: skein.cluster.v1.AnnounceRequest.time:type_name -> skein.cluster.v1.GroupTime
+	3,  // 10: skein.cluster.v1.AnnounceResponse.book:type_name -> skein.cluster.v1.NodeAddr
+	15, // 11: skein.cluster.v1.AnnounceResponse.token:type_name -> skein.cluster.v1.JoinToken
+	18, // 12: skein.cluster.v1.AnnounceResponse.time:type_name -> skein.cluster.v1.GroupTime
+	23, // 13: skein.cluster.v1.ReplicateRequest.records:type_name -> skein.cluster.v1.Record
+	24, // 14: skein.cluster.v1.ReplicateResponse.error:type_name -> skein.cluster.v1.Error
+	1,  // 15: skein.cluster.v1.Membership.Join:input_type -> skein.cluster.v1.JoinRequest
+	5,  // 16: skein.cluster.v1.Membership.Heartbeat:input_type -> skein.cluster.v1.HeartbeatRequest
+	7,  // 17: skein.cluster.v1.Membership.ClusterStatus:input_type -> skein.cluster.v1.ClusterStatusRequest
+	10, // 18: skein.cluster.v1.Membership.RemoveNode:input_type -> skein.cluster.v1.RemoveNodeRequest
+	11, // 19: skein.cluster.v1.Membership.Renew:input_type -> skein.cluster.v1.RenewRequest
+	13, // 20: skein.cluster.v1.Membership.RotateToken:input_type -> skein.cluster.v1.RotateTokenRequest
+	16, // 21: skein.cluster.v1.Peer.Announce:input_type -> skein.cluster.v1.AnnounceRequest
+	19, // 22: skein.cluster.v1.Peer.Replicate:input_type -> skein.cluster.v1.ReplicateRequest
+	21, // 23: skein.cluster.v1.Peer.Pull:input_type -> skein.cluster.v1.PullRequest
+	25, // 24: skein.cluster.v1.Peer.PushBlob:input_type -> skein.cluster.v1.BlobChunk
+	26, // 25: skein.cluster.v1.Peer.PullBlob:input_type -> skein.cluster.v1.GetBlobRequest
+	0,  // 26: skein.cluster.v1.Learner.Assist:input_type -> skein.cluster.v1.Frame
+	2,  // 27: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
+	6,  // 28: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.HeartbeatResponse
+	9,  // 29: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
+	27, // 30: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
+	12, // 31: skein.cluster.v1.Membership.Renew:output_type -> skein.cluster.v1.RenewResponse
+	14, // 32: skein.cluster.v1.Membership.RotateToken:output_type -> skein.cluster.v1.RotateTokenResponse
+	17, // 33: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
+	20, // 34: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
+	28, // 35: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
+	29, // 36: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	25, // 37: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
+	0,  // 38: skein.cluster.v1.Learner.Assist:output_type -> skein.cluster.v1.Frame
+	27, // [27:39] is the sub-list for method output_type
+	15, // [15:27] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_node_proto_init() }
@@ -1582,7 +1672,7 @@ func file_skein_cluster_v1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_node_proto_rawDesc), len(file_skein_cluster_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
