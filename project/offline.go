@@ -35,7 +35,7 @@ func openReplicas(ctx context.Context, dir string, l layout) (*Store, error) {
 			r.newest = rep
 		}
 	}
-	return &Store{Store: r, close: r.Close}, ctx.Err()
+	return &Store{Store: r, Operator: r, close: r.Close}, ctx.Err()
 }
 
 // Close implements replay.Store.

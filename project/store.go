@@ -25,6 +25,7 @@ type StoreOptions struct {
 // Store is a run's store opened for looking at it; Close frees what it holds.
 type Store struct {
 	replay.Store
+	replay.Operator
 	close func() error
 	// Cluster tells about the nodes; nil when they are not running.
 	Cluster func(context.Context) (cluster.ClusterStatus, error)
@@ -71,7 +72,7 @@ func openLocalStore(ctx context.Context, o StoreOptions) (*Store, error) {
 	if err := node.WaitReady(ctx, 1); err != nil {
 		return nil, errors.Join(err, node.Close())
 	}
-	return &Store{Store: node.Store(), close: node.Close}, nil
+	return &Store{Store: node.Store(), Operator: node.Operator(), close: node.Close}, nil
 }
 
 // clientDir is where a command keeps the certificate it looks with.
@@ -100,7 +101,7 @@ func connect(ctx context.Context, addrs []string, token, dir string) (*Store, er
 	if err != nil {
 		return nil, err
 	}
-	return &Store{Store: c, close: c.Close, Cluster: c.ClusterStatus, Admin: c}, nil
+	return &Store{Store: c, Operator: c, close: c.Close, Cluster: c.ClusterStatus, Admin: c}, nil
 }
 
 // connectDir reaches the running replay nodes of a local cluster by the

@@ -94,10 +94,14 @@ var phaseNames = map[pb.GroupPhase]string{
 	pb.GroupPhase_GROUP_PHASE_CONSUMED: "consumed", pb.GroupPhase_GROUP_PHASE_DROPPED: "dropped",
 }
 
-// TableGroups lists groups of a table by name, after the cursor.
+// TableGroups lists groups of a table by name, after the cursor. Those of train
+// and eval have the index of their task as Seq.
 func TableGroups(kv Reader, run, name, cursor string, limit int) ([]TableGroup, string, error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("%w: groups of table %q: limit = %d, want at least 1", ErrInvalid, name, limit)
+	}
+	if name == TableTrain || name == TableEval {
+		return trainGroups(kv, run, name, cursor, limit)
 	}
 	if _, err := readTable(kv, run, name); err != nil {
 		return nil, "", err
@@ -122,6 +126,44 @@ func TableGroups(kv Reader, run, name, cursor string, limit int) ([]TableGroup, 
 		return len(out) < limit
 	})
 	next := ""
+	if len(out) == limit {
+		next = out[limit-1].Group
+	}
+	return out, next, firstError(err, bad)
+}
+
+// trainGroups is TableGroups of train and eval, which share their keys.
+func trainGroups(kv Reader, run, name, cursor string, limit int) (out []TableGroup, next string, err error) {
+	if _, err := readRun(kv, run); err != nil {
+		return nil, "", err
+	}
+	prefix := keys.New('g').Str(run)
+	var from []byte
+	if cursor != "" {
+		from = groupKey(run, cursor).Byte(0)
+	}
+	var bad error
+	err = kv.Iterate(prefix, from, func(_, v []byte) bool {
+		g := new(pb.GroupState)
+		if bad = proto.Unmarshal(v, g); bad != nil {
+			return false
+		}
+		if g.Table != name {
+			return true
+		}
+		if g.Phase == pb.GroupPhase_GROUP_PHASE_RUNNING {
+			g.Phase = pb.GroupPhase_GROUP_PHASE_PENDING
+		}
+		x := TableGroup{Group: g.Group, State: phaseNames[g.Phase], Seq: g.Index, Size: g.Size, Lease: g.Lease}
+		if g.Phase == pb.GroupPhase_GROUP_PHASE_CONSUMED {
+			x.TimesSampled = 1
+		}
+		for _, m := range g.Members {
+			x.LogIDs = append(x.LogIDs, m.LogId)
+		}
+		out = append(out, x)
+		return len(out) < limit
+	})
 	if len(out) == limit {
 		next = out[limit-1].Group
 	}
