@@ -484,3 +484,20 @@ func TestLocalNode(t *testing.T) {
 	require.Error(t, err)
 	require.True(t, errors.Is(err, replay.ErrUnavailable) || err != nil)
 }
+
+// Two living processes with one id: the later start counts, the other is told.
+func TestTwoProcessesWithOneID(t *testing.T) {
+	t.Parallel()
+	l, now := newLiveness(10*time.Second), time.Now()
+	beat := func(role string, started, at time.Time) error {
+		return l.beat(NodeStatus{NodeInfo: NodeInfo{ID: "w1", Role: role, Started: started}}, at)
+	}
+	require.NoError(t, beat(RoleWorker, now, now))
+	require.NoError(t, beat(RoleLearner, now, now), "another role of the same id")
+	require.NoError(t, beat(RoleWorker, now.Add(time.Minute), now.Add(time.Minute)), "started again, or a second one")
+	err := beat(RoleWorker, now, now.Add(time.Minute))
+	require.ErrorIs(t, err, replay.ErrInvalid)
+	require.ErrorContains(t, err, "give it an id of its own")
+	require.NoError(t, beat(RoleWorker, now, now.Add(2*time.Minute)), "the second one is gone")
+	require.Len(t, l.list(now), 2)
+}

@@ -62,33 +62,43 @@ type liveness struct {
 	alive time.Duration
 
 	mu sync.Mutex
-	m  map[string]NodeStatus
+	m  map[process]NodeStatus
 }
 
+// process names an entry: one id may play several roles, in one process or more.
+type process struct{ role, id string }
+
 func newLiveness(alive time.Duration) *liveness {
-	return &liveness{alive: alive, m: make(map[string]NodeStatus)}
+	return &liveness{alive: alive, m: make(map[process]NodeStatus)}
 }
 
 // beat records a heartbeat. Entries long silent make room when the table is
-// full.
+// full. Of two living processes with one id the later start counts: a restart
+// is heard at once, and the other one is told.
 func (l *liveness) beat(s NodeStatus, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.m[s.ID]; !ok && len(l.m) >= maxProcesses {
-		maps.DeleteFunc(l.m, func(_ string, o NodeStatus) bool { return now.Sub(o.LastSeen) > 10*l.alive })
+	key := process{s.Role, s.ID}
+	old, ok := l.m[key]
+	if ok && old.Started.After(s.Started) && now.Sub(old.LastSeen) <= l.alive {
+		return fmt.Errorf("%w: heartbeat of %s %s started %s: a process with this id started %s and is alive: stop one of them, or give it an id of its own",
+			replay.ErrInvalid, s.Role, s.ID, s.Started.Format(time.DateTime), old.Started.Format(time.DateTime))
+	}
+	if !ok && len(l.m) >= maxProcesses {
+		maps.DeleteFunc(l.m, func(_ process, o NodeStatus) bool { return now.Sub(o.LastSeen) > 10*l.alive })
 		if len(l.m) >= maxProcesses {
 			return fmt.Errorf("%w: heartbeat of %s: more than %d processes", replay.ErrInvalid, s.ID, maxProcesses)
 		}
 	}
 	s.LastSeen = now
-	l.m[s.ID] = s
+	l.m[key] = s
 	return nil
 }
 
-func (l *liveness) get(id string) (NodeStatus, bool) {
+func (l *liveness) get(role, id string) (NodeStatus, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, ok := l.m[id]
+	s, ok := l.m[process{role, id}]
 	return s, ok
 }
 

@@ -116,8 +116,7 @@ func (s *peerServer) Announce(ctx context.Context, q *pb.AnnounceRequest) (*pb.A
 			return nil, err
 		}
 	}
-	n.hearTime(who.id, q.GetTime())
-	return &pb.AnnounceResponse{Book: n.book.all(), Token: n.ident.secret.wire(), Time: n.groupTime()}, nil
+	return &pb.AnnounceResponse{Book: n.book.all(), Token: n.ident.secret.wire()}, nil
 }
 
 // Heartbeat notes a process of a single-process run, for ClusterStatus.

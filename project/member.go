@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -215,7 +216,11 @@ func (m *member) heartbeat(ctx context.Context, info cluster.NodeInfo) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if err := m.client.Heartbeat(ctx, info); err != nil && ctx.Err() == nil {
-		m.opt.Log.Debug("heartbeat", "error", err)
+		level := slog.LevelDebug
+		if errors.Is(err, replay.ErrInvalid) { // another process with this id
+			level = slog.LevelWarn
+		}
+		m.opt.Log.Log(ctx, level, "heartbeat", "error", err)
 	}
 }
 

@@ -55,6 +55,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 type statusNode interface {
 	ID() string
 	ClusterStatus(context.Context) (cluster.ClusterStatus, error)
+	Store() replay.Store
 }
 
 // nodeMetrics tell about the replay node of this process. Whether it leads,
@@ -83,7 +84,8 @@ func (m *metrics) replayNode(n statusNode) {
 }
 
 func (n *nodeMetrics) collector() prometheus.Collector {
-	return snapshot{[]*prometheus.Desc{descTerm, descCommit, descApplied, descMissing}, func(emit emit) {
+	descs := append([]*prometheus.Desc{descTerm, descCommit, descApplied, descMissing}, fleetDescs...)
+	return snapshot{descs, func(emit emit) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.node == nil {
@@ -100,6 +102,10 @@ func (n *nodeMetrics) collector() prometheus.Collector {
 				emit(descApplied, prometheus.GaugeValue, float64(node.Applied))
 				emit(descMissing, prometheus.GaugeValue, float64(node.Missing))
 			}
+		}
+		if s.Leader == n.node.ID() {
+			emitFleet(emit, s)
+			emitRuns(emit, n.node.Store())
 		}
 	}}
 }

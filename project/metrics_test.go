@@ -75,6 +75,9 @@ func (f fakeNode) ClusterStatus(context.Context) (cluster.ClusterStatus, error) 
 	}}, nil
 }
 
+// Store: a follower answers nothing.
+func (fakeNode) Store() replay.Store { return nil }
+
 func beat(tokens, rollouts, failed uint64) func() rollout.Heartbeat {
 	return func() rollout.Heartbeat {
 		return rollout.Heartbeat{Version: 4, Members: 5, Rollouts: rollouts, Failed: failed, Appended: rollouts, Lost: 1,
@@ -142,7 +145,7 @@ func TestMetricsOfEveryRole(t *testing.T) {
 	require.NotContains(t, samples, "skein_cluster_term", "the node is closed")
 }
 
-var allowedLabel = regexp.MustCompile(`^(status|result|le|quantile|version|kind|part|percentile|component|file)$`)
+var allowedLabel = regexp.MustCompile(`^(status|result|le|quantile|version|kind|part|percentile|component|file|run|state|role|alive|node|staleness)$`) // run, node: as many as an operator started
 
 // checkNames lints a scrape: names, units and help by promlint, the prefix, and
 // no label that could hold an id.
@@ -187,7 +190,8 @@ func TestMetricsOfARun(t *testing.T) {
 		})})
 	require.ErrorIs(t, err, context.Canceled)
 	for _, line := range []string{
-		"skein_cluster_leader 1", "skein_cluster_term [1-9]", "skein_replay_payloads_total [1-9]", "skein_replay_payload_bytes_total [1-9]",
+		"skein_cluster_leader 1", `skein_run_groups{run="m",state="open"} [0-9]`, `skein_run_logs_total{result="appended",run="m"} [1-9]`,
+		`skein_cluster_nodes{alive="1",role="replay"} 1`, "skein_cluster_term [1-9]", "skein_replay_payloads_total [1-9]", "skein_replay_payload_bytes_total [1-9]",
 		"skein_cluster_appended_records_total [1-9]", "skein_cluster_applied_index [1-9]", "skein_worker_tokens_total [1-9]",
 		"skein_worker_rollouts_in_flight ", "skein_learner_step [1-9]", "skein_learner_grad_norm ",
 		"process_resident_memory_bytes ", "go_goroutines ",
