@@ -274,3 +274,21 @@ func (p Param) Len() int {
 	}
 	return n
 }
+
+// Joiner is a backend that lets several trainers compute at once: their products
+// with base weights are done together, those with adapters by adapter. Adapters
+// may differ in rank, targets and everything else.
+type Joiner interface {
+	// Together calls every Do, at the same time, and returns their errors in
+	// order. A Do makes calls of its own trainer only (Forward, Score, Backward);
+	// each gives to the bit what it gives alone. Calls of one kind (Forward and
+	// Score, or Backward) gain most. A trainer of another backend, or named twice,
+	// fails all calls before any is made.
+	Together(calls []JointCall) []error
+}
+
+// JointCall is one trainer's part in Joiner.Together.
+type JointCall struct {
+	Trainer Trainer
+	Do      func() error
+}

@@ -18,7 +18,6 @@ type backwardScratch struct {
 	dout, dbranch []float32 // [N, H] gradients after and before a branch's norm
 	dw            []float32 // [N, chosen] gradient of a mixture's weights
 	dlogits       []float32 // [N, E] gradient of a router's logits
-	panels        []float32 // a weight as B operand [out, in]
 	du            []float32 // [N, adapter width]
 	dxd           []float32 // [N, in] gradient of an adapter's input after dropout
 	tmp           []float32 // operands of the small adapter products
@@ -109,9 +108,10 @@ func (n *net) positionsBackward(bs *backwardScratch, l int, a *acts, angles []fl
 
 // multiplyT computes dx = dy W, the backward of multiply.
 func (bs *backwardScratch) multiplyT(dx, dy []float32, lin linear, rows int) {
-	bs.panels = resize(bs.panels, f32.PackedLen(lin.out, lin.in))
-	lin.w.Transpose(bs.pool, bs.panels, 0, lin.out)
-	f32.Gemm(bs.pool, rows, lin.in, lin.out, f32.A{Data: dy, RowStride: lin.out, ColStride: 1}, f32.Packed(bs.panels, lin.out), dx, lin.in, false)
+	bs.compute(product{
+		lin: lin, back: true, n: lin.out, rows: rows,
+		x: f32.A{Data: dy, RowStride: lin.out, ColStride: 1}, y: dx, stride: lin.in,
+	})
 }
 
 // weightGradient adds dy^T x to the matrices of a fused projection and the sum

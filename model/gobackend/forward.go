@@ -8,11 +8,15 @@ import (
 // belongs to one goroutine.
 type exec struct {
 	pool *f32.Pool
+	meet *meeting  // with passes that go on at the same time; nil: alone
+	at   spot      // in the pass; kept while meet is set
 	u    []float32 // [N, adapter width]
 	xd   []float32 // [N, in] an adapter's input after dropout
 	a    []float32 // a part's A as B operand
 	y    []float32 // [N, H]
 	xg   []float32 // [N*chosen, H] rows of a mixture's experts
+
+	panels []float32 // a weight, or rows of it, as B operand
 }
 
 // acts are the activations of one layer for N rows.
@@ -95,8 +99,7 @@ func (n *net) embedRows(ex *exec, x []float32, tokens []int32) {
 
 // multiply computes y = xW^T + bias.
 func (ex *exec) multiply(y, x []float32, lin linear, rows int) {
-	in := f32.A{Data: x, RowStride: lin.in, ColStride: 1}
-	f32.Gemm(ex.pool, rows, lin.out, lin.in, in, lin.w.B(), y, lin.out, false)
+	ex.compute(times(x, lin, y, rows))
 	if lin.bias == nil {
 		return
 	}

@@ -20,13 +20,12 @@ type headState struct {
 	logp, ent   []float32 // [S]
 	mean, sumSq []float32 // [S], nil unless asked for: mean of log p, log Σ p²
 	dhn         []float32 // [S, H]
-	panels      []float32 // a block of the head as B operand [headVocab, H]
 }
 
 // logits computes the logits [rows, V] of normed rows, soft-capped where the
 // model does.
 func (n *net) logits(ex *exec, z, hn []float32, rows int) {
-	ex.multiply(z, hn, n.head, rows)
+	times(hn, n.head, z, rows).compute(ex) // never with others': their logits together would take too much memory
 	if n.logitCap == 0 {
 		return
 	}
@@ -133,7 +132,6 @@ func (n *net) backwardHead(ex *exec, b *batch, s *headState, d model.Scores, dHe
 	}
 	rows := len(b.rows)
 	s.dhn = resize(s.dhn, rows*n.hidden)
-	s.panels = resize(s.panels, f32.PackedLen(min(n.vocab, headVocab), n.hidden))
 	for lo := 0; lo < rows; lo += headRows {
 		m := min(headRows, rows-lo)
 		n.logits(ex, s.logits, s.hn[lo*n.hidden:], m)
@@ -143,9 +141,10 @@ func (n *net) backwardHead(ex *exec, b *batch, s *headState, d model.Scores, dHe
 		})
 		for v := 0; v < n.vocab; v += headVocab {
 			k := min(headVocab, n.vocab-v)
-			n.head.w.Transpose(ex.pool, s.panels, v, k)
-			f32.Gemm(ex.pool, m, n.hidden, k, f32.A{Data: s.logits[v:], RowStride: n.vocab, ColStride: 1},
-				f32.Packed(s.panels, k), s.dhn[lo*n.hidden:], n.hidden, v > 0)
+			ex.compute(product{
+				lin: n.head, back: true, lo: v, n: k, rows: m,
+				x: f32.A{Data: s.logits[v:], RowStride: n.vocab, ColStride: 1}, y: s.dhn[lo*n.hidden:], stride: n.hidden, add: v > 0,
+			})
 		}
 		if dHead != nil {
 			ex.outer(dHead, s.logits, n.vocab, n.vocab, s.hn[lo*n.hidden:], n.hidden, m)

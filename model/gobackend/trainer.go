@@ -262,6 +262,7 @@ func (t *trainer) backward(ctx context.Context, d model.Scores) error {
 		dHead, dNorm = t.grads.full.head, t.grads.full.norm
 	}
 	bs.dx = zeroed(bs.dx, rows*n.hidden)
+	bs.enter(0)
 	if scored > 0 {
 		n.backwardHead(&bs.exec, b, &t.head, d, dHead)
 		// Through the final norm, on scored rows, then back to their places: the
@@ -279,12 +280,15 @@ func (t *trainer) backward(ctx context.Context, d model.Scores) error {
 			return fmt.Errorf("layer %d: %w", l, err)
 		}
 		a := &t.kept[l]
+		again := 1 + 2*(len(n.layers)-1-l)
 		if l < t.keepFrom {
+			bs.enter(again)
 			t.spare.x = a.x
 			a = &t.spare
 			a.resize(n.dims, rows)
 			n.fill(&bs.exec, b, l, t.ad, a, t.angles)
 		}
+		bs.enter(again + 1)
 		n.backwardLayer(bs, b, l, t.ad, a, t.angles, &t.grads)
 	}
 	if t.grads.full != nil {

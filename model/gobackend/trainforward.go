@@ -32,6 +32,7 @@ func (r forwardRun) layers(ctx context.Context) ([]float32, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("before layer %d: %w", l, err)
 		}
+		r.ex.enter(l)
 		a := r.layer(l)
 		a.resize(n.dims, rows)
 		copy(a.x, x)

@@ -121,6 +121,12 @@ func (m Matrix) block(at, i int) []byte {
 	return m.b.blocks[at+i/blockLen*size:][:size]
 }
 
+// Same says whether two matrices are the same one, not only equal.
+func (m Matrix) Same(o Matrix) bool {
+	return m.n == o.n && m.k == o.k && unsafe.SliceData(m.b.Data) == unsafe.SliceData(o.b.Data) &&
+		unsafe.SliceData(m.b.half) == unsafe.SliceData(o.b.half) && unsafe.SliceData(m.b.blocks) == unsafe.SliceData(o.b.blocks)
+}
+
 // Row copies row j of W into dst [k].
 func (m Matrix) Row(dst []float32, j int) {
 	defer runtime.KeepAlive(m.b.mem)
