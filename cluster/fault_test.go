@@ -302,8 +302,18 @@ func TestRemoveNode(t *testing.T) {
 	require.Len(t, voters, 2)
 	require.Empty(t, others)
 	eventually(t, "the removed node to learn it", func() bool { return c.nodes[f].book.removed(id) })
+	st, err := cl.ClusterStatus(ctx)
+	require.NoError(t, err)
+	for _, n := range st.Nodes {
+		require.NotEqual(t, id, n.ID, "a removed node is no dead node")
+	}
+	eventually(t, "nobody to dial it any more", func() bool {
+		lead.peers.mu.Lock()
+		defer lead.peers.mu.Unlock()
+		return lead.peers.conns[id] == nil
+	})
 	require.NoError(t, c.nodes[f].Close())
-	_, err := Open(ctx, testConfig(t, c.dirs[f]))
+	_, err = Open(ctx, testConfig(t, c.dirs[f]))
 	require.ErrorContains(t, err, "was removed")
 	tok, err := ParseToken(c.token)
 	require.NoError(t, err)

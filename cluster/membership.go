@@ -116,7 +116,8 @@ func (s *peerServer) Announce(ctx context.Context, q *pb.AnnounceRequest) (*pb.A
 			return nil, err
 		}
 	}
-	return &pb.AnnounceResponse{Book: n.book.all(), Token: n.ident.secret.wire()}, nil
+	n.hearTime(who.id, q.GetTime())
+	return &pb.AnnounceResponse{Book: n.book.all(), Token: n.ident.secret.wire(), Time: n.groupTime()}, nil
 }
 
 // Heartbeat notes a process of a single-process run, for ClusterStatus.
@@ -145,7 +146,7 @@ func (n *Node) clusterStatus() ClusterStatus {
 	seen := map[process]bool{{RoleReplay, n.id}: true}
 	out.Nodes = append(out.Nodes, n.status())
 	for _, s := range n.live.list(time.Now()) {
-		if key := (process{s.Role, s.ID}); !seen[key] {
+		if key := (process{s.Role, s.ID}); !seen[key] && !(s.Role == RoleReplay && n.book.removed(s.ID)) {
 			seen[key] = true
 			out.Nodes = append(out.Nodes, s)
 		}

@@ -128,6 +128,9 @@ func (p *peers) others(first string) []*peer {
 	}
 	var out []*peer
 	for _, e := range p.book.all() {
+		if e.Addr == "" {
+			p.forget(e.Id)
+		}
 		if e.Id == p.id.ID || e.Addr == "" {
 			continue
 		}
@@ -142,6 +145,17 @@ func (p *peers) others(first string) []*peer {
 		}
 	}
 	return out
+}
+
+// forget closes the connection to a node that was removed: it would go on
+// dialling whoever listens there now.
+func (p *peers) forget(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.conns[id]; c != nil {
+		delete(p.conns, id)
+		_ = c.Close()
+	}
 }
 
 func (p *peers) close() error {

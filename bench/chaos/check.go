@@ -75,6 +75,9 @@ func fetchAll(ctx context.Context, c replay.Store, h *history, f *findings) {
 			if _, err := c.Fetch(ctx, []string{id}); err != nil {
 				f.Lost++
 				f.add("acknowledged log %s: %v", id, err)
+				if ctx.Err() != nil {
+					return
+				}
 			}
 		}
 	}

@@ -133,6 +133,7 @@ func episode(ctx context.Context, opt options) (rep *Report, err error) {
 	f.addAll(h.violations())
 	checked, open, bad := judge(h.ops, 90*time.Second)
 	f.addAll(bad)
+	f.addAll(judgePolicies(h.ops))
 
 	rep.Checked, rep.Unchecked = checked, open
 	rep.Operations, rep.Acked, rep.Unknown = h.counts()

@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/pprof"
 	"strings"
 	"syscall"
 	"time"
@@ -90,6 +91,7 @@ func run(ctx context.Context) error {
 	if *verbose {
 		opt.Log = func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }
 	}
+	go profileOnSignal(ctx, out)
 	return episodes(ctx, opt, counts, time.Duration(seconds)*time.Second, time.Duration(each)*time.Second, out)
 }
 
@@ -166,4 +168,22 @@ func keep(from, to string) error {
 		err = errors.Join(err, os.WriteFile(filepath.Join(to, filepath.Base(f)), b, 0o600))
 	}
 	return err
+}
+
+// profileOnSignal writes what the memory is used for when SIGUSR1 comes.
+func profileOnSignal(ctx context.Context, out string) {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGUSR1)
+	defer signal.Stop(ch)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ch:
+			f, err := os.Create(filepath.Join(out, "heap.pprof"))
+			if err == nil {
+				_ = errors.Join(pprof.WriteHeapProfile(f), f.Close())
+			}
+		}
+	}
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The model of a table: every group by itself is a small state machine, and so
-// is the row of a run's policies. A history is linearizable when that of each
-// is, so each is checked alone, which takes milliseconds.
+// The model of a table: every group by itself is a small state machine. A
+// history is linearizable when that of each group is, so each is checked alone,
+// which takes milliseconds.
 //
 // What the store does by itself (a lease or ticket runs out) is no operation.
 // The model allows it when, and only when, as much time has passed as was
@@ -232,65 +232,32 @@ func (s groupState) append(o groupOp) []groupState {
 	return nil
 }
 
-// policyState is a run's newest policy.
-type policyState struct {
-	version    uint64
-	checkpoint string
-}
-
-func (s policyState) step(op *Op) []policyState {
-	switch op.Kind {
-	case "latest":
-		if op.Outcome == OK && (op.Version != s.version || op.Version > 0 && op.Checkpoint != s.checkpoint) {
-			return nil
-		}
-		return []policyState{s}
-	case "commit":
-		n := policyState{op.Version, op.Checkpoint}
-		fits := op.Version == s.version+1 && op.Prev == s.checkpoint
-		switch {
-		case op.Outcome == OK && fits:
-			return []policyState{n}
-		case op.Outcome == OK:
-			return nil
-		case op.Outcome == Unknown && fits:
-			return []policyState{s, n}
-		}
-		return []policyState{s}
-	}
-	return nil
-}
-
-// part is the history of one group or one run's policies.
+// part is the history of one group.
 type part struct {
 	name string
 	ops  []porcupine.Operation
-	m    *porcupine.NondeterministicModel
 }
 
-func modelOf[S comparable, I any](step func(S, I) []S) *porcupine.NondeterministicModel {
-	return &porcupine.NondeterministicModel{
-		Init: func() []any { var s S; return []any{s} },
-		Step: func(state, input, _ any) (out []any) {
-			for _, s := range step(state.(S), input.(I)) {
-				out = append(out, s)
-			}
-			return out
-		},
-		Equal: func(a, b any) bool { return a == b },
-	}
+// groupModel is the model of one group.
+var groupModel = porcupine.NondeterministicModel{
+	Init: func() []any { return []any{groupState{}} },
+	Step: func(state, input, _ any) (out []any) {
+		for _, s := range state.(groupState).step(input.(groupOp)) {
+			out = append(out, s)
+		}
+		return out
+	},
+	Equal: func(a, b any) bool { return a == b },
 }
 
 // parts cuts a history up. Runs with other rules than the model's (attempts
-// that end, a staleness bound) are checked for the policies only.
+// that end, a staleness bound) are left out.
 func parts(ops []Op) []part {
 	byName := map[string]*part{}
-	groups := modelOf(groupState.step)
-	policies := modelOf(policyState.step)
-	add := func(name string, m *porcupine.NondeterministicModel, op *Op, input any) {
+	add := func(name string, op *Op, input groupOp) {
 		p := byName[name]
 		if p == nil {
-			p = &part{name: name, m: m}
+			p = &part{name: name}
 			byName[name] = p
 		}
 		ret := op.Return
@@ -301,13 +268,6 @@ func parts(ops []Op) []part {
 	}
 	for i := range ops {
 		op := &ops[i]
-		switch op.Kind {
-		case "latest", "commit":
-			if op.Kind == "latest" && op.Outcome != OK {
-				break
-			}
-			add("policies of "+op.Run, policies, op, op)
-		}
 		if op.Run == runFresh {
 			continue
 		}
@@ -317,17 +277,17 @@ func parts(ops []Op) []part {
 			if op.Table == tableAudit {
 				continue
 			}
-			add(name(a.Group), groups, op, groupOp{op: op, app: a})
+			add(name(a.Group), op, groupOp{op: op, app: a})
 		}
 		if op.Kind == "lease" && op.Ended != 0 {
 			for _, g := range op.EndedOf {
 				if !slices.ContainsFunc(op.Groups, func(h Held) bool { return h.Group == g }) {
-					add(name(g), groups, op, groupOp{op: op, ends: true})
+					add(name(g), op, groupOp{op: op, ends: true})
 				}
 			}
 		}
 		for k := range op.Groups {
-			add(name(op.Groups[k].Group), groups, op, groupOp{op: op, held: &op.Groups[k]})
+			add(name(op.Groups[k].Group), op, groupOp{op: op, held: &op.Groups[k]})
 		}
 	}
 	out := make([]part, 0, len(byName))
@@ -343,8 +303,7 @@ func parts(ops []Op) []part {
 func judge(ops []Op, limit time.Duration) (checked, open int, bad []string) {
 	end := time.Now().Add(limit)
 	for _, p := range parts(ops) {
-		m := p.m.ToModel()
-		res := porcupine.CheckOperationsTimeout(m, p.ops, max(min(time.Until(end), 20*time.Second), 100*time.Millisecond))
+		res := porcupine.CheckOperationsTimeout(groupModel.ToModel(), p.ops, max(min(time.Until(end), 20*time.Second), 100*time.Millisecond))
 		checked++
 		switch res {
 		case porcupine.Unknown:
@@ -362,22 +321,16 @@ func (p part) describe() string {
 	ops := slices.Clone(p.ops)
 	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	for _, o := range ops {
-		var op *Op
-		what := ""
-		switch in := o.Input.(type) {
-		case *Op:
-			op = in
-			what = fmt.Sprintf("v%d prev %q checkpoint %q", op.Version, op.Prev, op.Checkpoint)
-		case groupOp:
-			op = in.op
-			switch {
-			case in.ends:
-				what = fmt.Sprintf("ends lease %d by asking for another", op.Ended)
-			case in.app != nil:
-				what = fmt.Sprintf("member %d/%d log %s%v: %s", in.app.Member, in.app.Size, in.app.Log, in.app.Logs, in.app.Result)
-			default:
-				what = fmt.Sprintf("lease %d ttl %v logs %v attempt %d sampled %d", op.Lease, op.TTL, in.held.Logs, in.held.Attempt, in.held.Sampled)
-			}
+		in := o.Input.(groupOp)
+		op := in.op
+		what := fmt.Sprintf("lease %d ttl %v", op.Lease, op.TTL)
+		switch {
+		case in.ends:
+			what = fmt.Sprintf("ends lease %d by asking for another", op.Ended)
+		case in.app != nil:
+			what = fmt.Sprintf("member %d/%d log %s%v: %s", in.app.Member, in.app.Size, in.app.Log, in.app.Logs, in.app.Result)
+		case in.held != nil:
+			what += fmt.Sprintf(" logs %v attempt %d sampled %d", in.held.Logs, in.held.Attempt, in.held.Sampled)
 		}
 		fmt.Fprintf(&b, "  [%10.4f %10.4f] %-8s %-8s %s %s %s\n", op.Call.Seconds(), op.Return.Seconds(), op.Kind, op.Outcome, op.Client, what, op.Err)
 	}
