@@ -50,10 +50,13 @@ type Config struct {
 	Training learner.Config   `yaml:"training"`
 	Critic   CriticConfig     `yaml:"critic,omitempty"`
 	Warmup   WarmupConfig     `yaml:"warmup"`
-	Rollout  RolloutConfig    `yaml:"rollout"`
-	Eval     EvalConfig       `yaml:"eval"`
-	Limits   LimitsConfig     `yaml:"limits"`
-	Watch    WatchConfig      `yaml:"watch"`
+	// RewardModels score episodes beside the task.
+	RewardModels []RewardModelConfig `yaml:"reward_models,omitempty"`
+
+	Rollout RolloutConfig `yaml:"rollout"`
+	Eval    EvalConfig    `yaml:"eval"`
+	Limits  LimitsConfig  `yaml:"limits"`
+	Watch   WatchConfig   `yaml:"watch"`
 }
 
 // LimitsConfig says when a run that makes no progress ends with an error
@@ -76,6 +79,8 @@ type TaskConfig struct {
 	Name string `yaml:"name"`
 	// Options are the source's own: a seed, the folder of its data.
 	Options map[string]string `yaml:"options,omitempty"`
+	// Curriculum picks its training tasks by measured success; unset = in order.
+	Curriculum *CurriculumConfig `yaml:"curriculum,omitempty"`
 }
 
 // WarmupConfig is the supervised warm-up on demonstrations before the first
@@ -183,6 +188,8 @@ func (c Config) Validate() error {
 	}
 	errs = append(errs, c.validateData(bad)...)
 	c.validateCritic(bad)
+	c.validateRewardModels(bad)
+	c.validateCurriculum(bad)
 	if c.StartAdapter != "" && c.Warmup.Examples > 0 {
 		bad("start_adapter", c.StartAdapter, "a warm-up makes the start adapter: set warmup.examples to 0 or leave it out")
 	}

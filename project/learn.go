@@ -25,6 +25,10 @@ func (p *parts) identity(run string) learner.Identity {
 // spec is how the run is registered.
 func (p *parts) spec() (replay.RunSpec, error) {
 	text, err := p.cfg.YAML()
+	var blobs []string
+	for _, r := range p.cfg.RewardModels {
+		blobs = append(blobs, r.Digest)
+	}
 	return replay.RunSpec{
 		Run: p.cfg.Run, Config: text,
 		GroupSize:     uint32(p.cfg.Training.NumGenerations),
@@ -33,6 +37,9 @@ func (p *parts) spec() (replay.RunSpec, error) {
 		TicketTTL:     p.cfg.Rollout.GroupTimeout,
 		MaxAttempts:   p.cfg.Rollout.MaxAttempts,
 		BaseDigest:    p.model.Digest,
+
+		Blobs:      blobs,
+		Curriculum: p.cfg.curriculum(),
 
 		KeepCheckpoints: p.cfg.Limits.SaveTotalLimit,
 	}, err
@@ -44,6 +51,12 @@ func (p *parts) spec() (replay.RunSpec, error) {
 func (p *parts) ensureRun(ctx context.Context, st replay.Store, dir string, log *slog.Logger, progress io.Writer) error {
 	_, err := st.Status(ctx, p.cfg.Run)
 	if err == nil || !errors.Is(err, replay.ErrNotFound) {
+		return err
+	}
+	if _, err := p.cfg.pool(p.source); err != nil {
+		return err
+	}
+	if err := p.storeRewardModels(ctx, st); err != nil {
 		return err
 	}
 	spec, err := p.spec()

@@ -86,6 +86,9 @@ func differences(have, want Config) (out []string, err error) {
 	keys := maps.Clone(a)
 	maps.Copy(keys, b)
 	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		if isResolved(k) && (a[k] == "" || b[k] == "") {
+			continue
+		}
 		if k == callFormatKey && (a[k] == rollout.AutoCallFormat || b[k] == rollout.AutoCallFormat) {
 			continue
 		}
@@ -94,6 +97,12 @@ func differences(have, want Config) (out []string, err error) {
 		}
 	}
 	return out, nil
+}
+
+// isResolved says that a key is filled in when the run is created: the digests of
+// reward models.
+func isResolved(key string) bool {
+	return strings.HasPrefix(key, "reward_models[") && strings.HasSuffix(key, "].digest")
 }
 
 func orUnset(v string) string {

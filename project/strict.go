@@ -53,6 +53,9 @@ func checkTree(n *yaml.Node, t reflect.Type, path string) (problems []error) {
 				}
 			}
 		}
+		if ft.Kind() == reflect.Pointer && isSection(ft.Elem()) {
+			ft = ft.Elem()
+		}
 		if isSection(ft) {
 			if value.Kind == yaml.ScalarNode && value.Tag == "!!null" {
 				continue // an empty section: its defaults

@@ -47,8 +47,17 @@ type place struct {
 }
 
 // workOn is work on an engine that is there.
-func (p *parts) workOn(ctx context.Context, st replay.Store, name string, at place, log *slog.Logger, beat func(rollout.Heartbeat)) error {
+func (p *parts) workOn(ctx context.Context, st replay.Store, name string, at place, log *slog.Logger, beat func(rollout.Heartbeat)) (err error) {
 	r := p.cfg.Rollout
+	source, err := p.cfg.pool(p.source)
+	if err != nil {
+		return err
+	}
+	judges, closeJudges, err := p.judges(ctx, st, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeJudges()) }()
 	loop := rollout.DefaultLoopConfig()
 	loop.Temperature, loop.TopP, loop.TopK = p.cfg.Training.Temperature, r.TopP, r.TopK
 	loop.MaxCompletionLength = p.cfg.Training.MaxCompletionLength
@@ -58,7 +67,7 @@ func (p *parts) workOn(ctx context.Context, st replay.Store, name string, at pla
 	wc.Run, wc.Name, wc.Seed = p.cfg.Run, name, p.cfg.Training.Seed
 	wc.Members = at.members
 	w, err := rollout.NewWorker(wc, rollout.Parts{
-		Store: st, Source: p.source, Engine: at.engine, Chat: p.chat, Loop: loop, Base: p.model, Now: time.Now, Seat: at.seat,
+		Store: st, Source: source, Engine: at.engine, Chat: p.chat, Loop: loop, Base: p.model, Now: time.Now, Seat: at.seat, Judges: judges,
 	}, rollout.Hooks{
 		Heartbeat: beat,
 		Policy: func(version uint64, adapter string) {

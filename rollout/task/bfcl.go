@@ -340,6 +340,11 @@ func (b *BFCL) HeldoutSize() int { return len(b.heldout) }
 // TrainSize is the number of different training tasks.
 func (b *BFCL) TrainSize() int { return len(b.train) }
 
+// Difficulty implements Graded: the parameters of the function to call.
+func (b *BFCL) Difficulty(i uint64) (float64, error) {
+	return float64(len(b.train[i%uint64(len(b.train))].ref.Function.Parameters.Properties)), nil
+}
+
 // Train implements rollout.Source. The stream starts over after the last row.
 func (b *BFCL) Train(i uint64) (rollout.Task, error) {
 	return b.train[i%uint64(len(b.train))].task(), nil

@@ -124,6 +124,14 @@ func (g *GSM8K) Identity() string { return g.identity }
 // HeldoutSize implements rollout.Source.
 func (g *GSM8K) HeldoutSize() int { return len(g.heldout) }
 
+// TrainSize implements Sized.
+func (g *GSM8K) TrainSize() int { return len(g.train) }
+
+// Difficulty implements Graded: the calculations that the reference solution marks.
+func (g *GSM8K) Difficulty(i uint64) (float64, error) {
+	return float64(len(annotation.FindAllString(g.train[i%uint64(len(g.train))].Answer, -1))), nil
+}
+
 // Train implements rollout.Source. The stream starts over after the last row.
 func (g *GSM8K) Train(i uint64) (rollout.Task, error) {
 	n := i % uint64(len(g.train))

@@ -105,6 +105,17 @@ func (s *Store) task(p storeProblem) (rollout.Task, error) {
 	return t, err
 }
 
+// Difficulty implements Graded: the steps it takes, sales, look-ups and the
+// calculation.
+func (s *Store) Difficulty(i uint64) (float64, error) {
+	p := s.problem("train", i)
+	n := len(p.items) + len(p.sales())
+	if p.calculates() {
+		n++
+	}
+	return float64(n), nil
+}
+
 // turnScore is what the turn changed of the score.
 func (p storeProblem) turnScore(ep rollout.Episode) (float64, bool, error) {
 	now, err := p.score(ep)

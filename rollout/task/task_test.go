@@ -509,3 +509,43 @@ func TestStoreTurnRewards(t *testing.T) {
 	_, err = Open("store", Options{"turn_rewards": "perhaps"})
 	require.ErrorContains(t, err, `turn_rewards="perhaps": give true or false`)
 }
+
+// A pool holds the first tasks of its source, the easiest first when asked to.
+func TestPool(t *testing.T) {
+	src := NewStore(1)
+	plain, err := Pool(src, 30, false)
+	require.NoError(t, err)
+	graded, err := Pool(src, 30, true)
+	require.NoError(t, err)
+	require.Equal(t, Identity(src), Identity(graded))
+	seen := map[string]bool{}
+	last := 0.0
+	for i := range uint64(30) {
+		a, err := plain.Train(i)
+		require.NoError(t, err)
+		b, err := src.Train(i)
+		require.NoError(t, err)
+		require.Equal(t, b.ID, a.ID)
+		c, err := graded.Train(i)
+		require.NoError(t, err)
+		require.False(t, seen[c.ID])
+		seen[c.ID] = true
+		at := graded.(pool).order[i]
+		hard, err := src.Difficulty(at)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, hard, last)
+		require.Equal(t, len(c.Demo) > 0, true)
+		last = hard
+	}
+	require.Greater(t, last, 2.)
+	_, err = graded.Train(30)
+	require.ErrorContains(t, err, "index 30 of a pool of 30")
+	_, err = Pool(struct{ rollout.Source }{src}, 3, true)
+	require.ErrorContains(t, err, "declares no difficulty")
+	_, err = Pool(sized{src}, 3, false)
+	require.ErrorContains(t, err, "has 2 training tasks, fewer than tasks 3")
+}
+
+type sized struct{ rollout.Source }
+
+func (sized) TrainSize() int { return 2 }
