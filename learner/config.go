@@ -168,6 +168,13 @@ type Config struct {
 	// Offline settings, of algorithms that train on rows.
 	OfflineConfig `yaml:",inline"`
 
+	// LoRADropout is the rate of LoRA dropout (model.Dropout) in the passes that are
+	// differentiated, the critic's too; 0 = none. The policy's masks are a function
+	// of Seed, the optimizer step and the tokens alone. The engine's, old, reference
+	// and proximal log-probabilities, values and evaluations are of the whole
+	// adapter, so that the ratio to the old policy is not 1 before the first update.
+	LoRADropout float64 `yaml:"lora_dropout" json:"lora_dropout,omitempty"`
+
 	// TokenBudget is the target size of a micro-batch in tokens, shared prompts
 	// counted once. A longer trajectory goes alone. It bounds memory and cannot
 	// change the result.
@@ -225,6 +232,9 @@ func (c Config) Validate() error {
 	finite("weight_decay", c.WeightDecay, 0, false, "use a finite number >= 0")
 	finite("adam_epsilon", c.AdamEpsilon, 0, true, "use e.g. 1e-8")
 	finite("max_grad_norm", c.MaxGradNorm, 0, false, "0 means no clipping")
+	if !(c.LoRADropout >= 0 && c.LoRADropout < 1) {
+		bad("lora_dropout: %v is outside [0, 1); use e.g. 0.05, or 0 for none", c.LoRADropout)
+	}
 	for _, b := range []struct {
 		name string
 		v    float64

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/skein-rl/skein/model"
 )
 
 func TestGoodConfigs(t *testing.T) {
@@ -64,19 +66,27 @@ func TestAliasesAreNoted(t *testing.T) {
 func TestSet(t *testing.T) {
 	c, _, err := Load("testdata/minimal.good.yml", []string{
 		"training.learning_rate=3e-4", "run=other", "lora.targets=[q_proj, v_proj]", "task.options.seed=7",
+		"lora.rank_pattern.v_proj=32", `lora.alpha_pattern={'layers\.0\..*': 8, q_proj: 0.5}`,
 	})
 	require.NoError(t, err)
 	require.Equal(t, 3e-4, c.Training.LearningRate)
 	require.Equal(t, "other", c.Run)
 	require.Equal(t, []string{"q_proj", "v_proj"}, c.LoRA.Targets)
 	require.Equal(t, map[string]string{"seed": "7"}, c.Task.Options)
+	require.Equal(t, model.Pattern[int]{{Key: "v_proj", Value: 32}}, c.LoRA.RankPattern)
+	require.Equal(t, model.Pattern[float64]{{Key: `layers\.0\..*`, Value: 8}, {Key: "q_proj", Value: 0.5}}, c.LoRA.AlphaPattern)
+	text, err := c.YAML()
+	require.NoError(t, err)
+	again, err := Parse(text)
+	require.NoError(t, err)
+	require.Equal(t, c.LoRA, again.LoRA)
 
 	for set, want := range map[string]string{
 		"run":                          "key.path=value",
 		"run.x=1":                      `"run" is not a section`,
 		"training.nosuch=1":            "training.nosuch: unknown key",
 		"training.epsilom=1":           "training.epsilom: unknown key: did you mean epsilon?",
-		"lora.dropout=0.1":             "lora.dropout: dropout is not offered",
+		"lora.dropout=0.1":             "lora.dropout: dropout belongs to training, not to the adapter: training.lora_dropout",
 		"training.sync_ref_model=true": "training.sync_ref_model: a reference that moves is training.reference: moving",
 		"watch.report_to=[wandb]":      `watch.report_to: unknown "wandb"`,
 		"watch.kl=-1":                  "watch.kl: -1 is outside",
@@ -85,6 +95,10 @@ func TestSet(t *testing.T) {
 		"training=3":                   `training: "3" is not a section`,
 		"rollout.slots=1.5":            `rollout.slots: "1.5" is not a whole number`,
 		"lora.targets=q_proj":          `lora.targets: "q_proj" is not a list`,
+		"lora.rank_pattern=[q_proj]":   "lora.rank_pattern: a list is not a mapping of module names to whole numbers",
+		"lora.rank_pattern.q_proj=1.5": "lora.rank_pattern: a mapping is not a mapping of module names to whole numbers",
+		"lora.rank_pattern.q_proj=0":   `lora.rank_pattern: "q_proj": rank is 0, want 1 to 4096`,
+		"lora.alpha_pattern.q_proj=a":  "lora.alpha_pattern: a mapping is not a mapping of names to values",
 		"rollout.turn_timeout=soon":    `rollout.turn_timeout: "soon" is not a duration`,
 		"rollout.turn_timeout=30":      `rollout.turn_timeout: "30" is not a duration such as 30s`,
 	} {

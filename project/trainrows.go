@@ -133,8 +133,8 @@ func startOf(c Config, m *model.Model, value bool) (*model.Adapter, error) {
 		}
 	}
 	if !a.LoRA.Equal(lora) {
-		return nil, fmt.Errorf("project: start_adapter %s has rank %d, alpha %g, rslora %v on %v; the configuration says rank %d, alpha %g, rslora %v on %v: set lora to the adapter's",
-			c.StartAdapter, a.LoRA.Rank, a.LoRA.Alpha, a.LoRA.RSLoRA, a.LoRA.Targets, lora.Rank, lora.Alpha, lora.RSLoRA, lora.Targets)
+		return nil, fmt.Errorf("project: start_adapter %s has %v; the configuration says %v: set lora to the adapter's",
+			c.StartAdapter, a.LoRA, lora)
 	}
 	if value && a.Score == nil {
 		a = a.WithScore(m.Config)
@@ -144,7 +144,7 @@ func startOf(c Config, m *model.Model, value bool) (*model.Adapter, error) {
 }
 
 func (r *rowsRun) learner(dir string, log *slog.Logger, be model.Backend) (*learner.Learner, func() error, error) {
-	tr, err := be.NewTrainer(model.TrainerConfig{LoRA: r.lora, Value: r.start.Score != nil})
+	tr, err := be.NewTrainer(r.cfg.Training.Trainer(r.lora, false))
 	if err != nil {
 		return nil, nil, err
 	}

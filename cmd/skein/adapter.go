@@ -76,7 +76,7 @@ type exportReport struct {
 
 func printExport(r exportReport) {
 	fmt.Printf("policy version %d of run %s (step %d), %s\n", r.Version, r.Run, r.Step, r.Digest)
-	fmt.Printf("  LoRA rank %d, alpha %g, rank-stabilised %v, on %v\n", r.LoRA.Rank, r.LoRA.Alpha, r.LoRA.RSLoRA, r.LoRA.Targets)
+	fmt.Printf("  LoRA %v\n", r.LoRA)
 	fmt.Printf("  base %s, %s\n  written to %s\n", r.BaseModel, r.BaseDigest, r.Output)
 }
 
