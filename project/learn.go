@@ -128,7 +128,7 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 	if rec != nil {
 		defer p.metrics.recording(rec)()
 	}
-	loop, err := learner.NewLoop(lc, st, l, p.metrics.learning(rec.hooks(ctx, st, hooks)))
+	loop, err := learner.NewLoop(lc, st, l, p.metrics.learning(p.trace.learning(rec.hooks(ctx, st, hooks))))
 	if err != nil {
 		return err
 	}

@@ -68,6 +68,7 @@ type parts struct {
 	chat    rollout.Chat
 	source  rollout.Source
 	metrics *metrics // of this process; nil = none
+	trace   *tracer  // nil = none
 	// dir is where a learner's steps are recorded; "" = nowhere.
 	dir string
 	// told: the terminal shows steps and warnings too.
@@ -96,8 +97,11 @@ func openPartsOn(b *bases, c Config, log *slog.Logger) (*parts, error) {
 	} else {
 		p.cfg.Chat.CallFormat = p.chat.Calls().Name // what the run's record says
 	}
+	if p.trace, err = openTracer(log); err != nil {
+		errs = append(errs, err)
+	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, p.base.release())
+		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
 }
@@ -106,4 +110,4 @@ func openPartsOn(b *bases, c Config, log *slog.Logger) (*parts, error) {
 func (p *parts) lora() model.LoRAConfig { return p.cfg.LoRA.Resolve(p.model.Config) }
 
 // Close frees the device and the model's files, unless other runs stand on them.
-func (p *parts) Close() error { return p.base.release() }
+func (p *parts) Close() error { return errors.Join(p.trace.Close(), p.base.release()) }

@@ -68,13 +68,13 @@ func (p *parts) workOn(ctx context.Context, st replay.Store, name string, at pla
 	wc.Members = at.members
 	w, err := rollout.NewWorker(wc, rollout.Parts{
 		Store: st, Source: source, Engine: at.engine, Chat: p.chat, Loop: loop, Base: p.model, Now: time.Now, Seat: at.seat, Judges: judges,
-	}, rollout.Hooks{
+	}, p.trace.rolling(rollout.Hooks{
 		Heartbeat: beat,
 		Policy: func(version uint64, adapter string) {
 			log.Info("worker serves policy", "run", p.cfg.Run, "policy_version", version, "adapter", adapter)
 		},
 		Error: func(op string, err error) { log.Warn("worker", "run", p.cfg.Run, "op", op, "error", err) },
-	})
+	}, name))
 	if err != nil {
 		return err
 	}
