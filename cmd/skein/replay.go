@@ -15,12 +15,17 @@ import (
 func newReplay(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay",
-		Short: "Look into the replay store and set up its tables",
+		Short: "Look into the replay store, set up its tables, move and keep what is in it",
 		Long: `The replay store keeps a run's EventLogs and the tables they are sampled from.
 Every run has the tables train and eval; others are set up with
 skein replay set, and their settings can be changed while they are in use.`,
 	}
-	cmd.AddCommand(newReplayTables(g), newReplayStat(g), newReplayShow(g), newReplaySet(g), newReplayLs(g), newReplayQuery(g))
+	cmd.AddCommand(
+		newReplayTables(g), newReplayStat(g), newReplayShow(g), newReplaySet(g), newReplayDrop(g), newReplayPriorities(g),
+		newReplayLs(g), newReplayQuery(g), newReplayFollow(g), newReplayExport(g), newReplayImport(g),
+		newReplayDelete(g), newReplayRedact(g), newReplayCompact(g), newReplayVerify(g), newReplayRepair(g),
+		newReplayBackup(g), newReplayBackups(g), newReplayRestore(g), newReplayPrune(g), newReplayBench(g),
+	)
 	return cmd
 }
 

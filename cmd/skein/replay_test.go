@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,8 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/skein-rl/skein/eventlog"
-	"github.com/skein-rl/skein/replay"
 	"github.com/skein-rl/skein/replay/table"
 )
 
@@ -38,7 +35,7 @@ func TestReplayCommands(t *testing.T) {
 		"has none of this name":      {"replay", "show", "x", "--dir", dir},
 		"table \"x\"":                {"replay", "ls", "x", "--dir", dir},
 		"unknown field":              {"replay", "set", "x", "--file", bad, "--dir", dir},
-		"--min-reward 2 above":       {"replay", "query", "--dir", dir, "--min-reward", "2", "--max-reward", "1"},
+		"min-reward 2 above":       {"replay", "query", "--dir", dir, "--min-reward", "2", "--max-reward", "1"},
 		"want ok, truncated, failed": {"replay", "query", "--dir", dir, "--status", "great"},
 	} {
 		out, err := skein(t, time.Minute, args...).CombinedOutput()
@@ -61,35 +58,4 @@ func TestTableFiles(t *testing.T) {
 	require.Equal(t, cfg, back)
 	_, err = readTableFile("none.yaml")
 	require.ErrorContains(t, err, "--file")
-}
-
-func TestQueryMatches(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	it := replay.Item{Task: "a", Group: "g", Status: uint8(eventlog.OK), HasReward: true, Reward: 0.5, MinVersion: 2, MaxVersion: 3, Created: now.Add(-time.Hour)}
-	all := query{minReward: math.Inf(-1), maxReward: math.Inf(1), maxVersion: math.MaxUint64}
-	for i, c := range []struct {
-		change func(*query)
-		want   bool
-	}{
-		{func(*query) {}, true},
-		{func(q *query) { q.task = "b" }, false},
-		{func(q *query) { q.group = "g" }, true},
-		{func(q *query) { q.status = "failed" }, false},
-		{func(q *query) { q.minReward = 0.5 }, true},
-		{func(q *query) { q.maxReward = 0.4 }, false},
-		{func(q *query) { q.minVersion = 3 }, false},
-		{func(q *query) { q.maxVersion = 3 }, true},
-		{func(q *query) { q.since = 30 * time.Minute }, false},
-		{func(q *query) { q.until = 30 * time.Minute }, true},
-		{func(q *query) { q.until = 2 * time.Hour }, false},
-	} {
-		q := all
-		c.change(&q)
-		require.Equal(t, c.want, q.match(it, now), "case %d", i)
-	}
-	it.HasReward = false
-	q := all
-	require.True(t, q.match(it, now))
-	q.minReward = 0
-	require.False(t, q.match(it, now), "a log without a reward is in no range of rewards")
 }

@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/skein-rl/skein/eventlog"
 	"github.com/skein-rl/skein/project"
 	"github.com/skein-rl/skein/replay"
+	"github.com/skein-rl/skein/replay/transfer"
 )
 
 // groupView is a group of a table as --json prints it.
@@ -94,80 +92,42 @@ func printGroups(g *globals, run, table string, views []groupView, next string) 
 	})
 }
 
-// query says which logs skein replay query lists. It is a filter over a scan:
-// the store keeps logs by run, table and order of arrival.
-type query struct {
-	table, task, group, status string
-	minReward, maxReward       float64
-	minVersion, maxVersion     uint64
-	since, until               time.Duration // before now
-	limit                      int
-}
-
-var statuses = map[string]eventlog.Status{"ok": eventlog.OK, "truncated": eventlog.Truncated, "failed": eventlog.Failed, "timeout": eventlog.TimedOut}
-
-func (q *query) check() error {
-	var errs []error
-	if _, ok := statuses[q.status]; q.status != "" && !ok {
-		errs = append(errs, fmt.Errorf("--status %q: want ok, truncated, failed or timeout", q.status))
-	}
-	if q.minReward > q.maxReward {
-		errs = append(errs, fmt.Errorf("--min-reward %v above --max-reward %v", q.minReward, q.maxReward))
-	}
-	if q.minVersion > q.maxVersion {
-		errs = append(errs, fmt.Errorf("--min-version %d above --max-version %d", q.minVersion, q.maxVersion))
-	}
-	if q.limit < 1 {
-		errs = append(errs, fmt.Errorf("--limit %d: want at least 1", q.limit))
-	}
-	return errors.Join(errs...)
-}
-
-func (q *query) match(it replay.Item, now time.Time) bool {
-	reward := !math.IsInf(q.minReward, -1) || !math.IsInf(q.maxReward, 1)
-	age := now.Sub(it.Created)
-	return (q.task == "" || it.Task == q.task) && (q.group == "" || it.Group == q.group) &&
-		(q.status == "" || eventlog.Status(it.Status) == statuses[q.status]) &&
-		(!reward || it.HasReward && it.Reward >= q.minReward && it.Reward <= q.maxReward) &&
-		it.MinVersion >= q.minVersion && it.MaxVersion <= q.maxVersion &&
-		(q.since == 0 || age <= q.since) && age >= q.until
-}
-
 func newReplayQuery(g *globals) *cobra.Command {
 	var t target
-	var q query
+	var q filterFlags
+	var limit int
 	cmd := &cobra.Command{
 		Use:   "query",
-		Short: "Find logs by task, group, reward, policy version, status and time",
+		Short: "Find logs by task, group, author, reward, policy version, status and time",
 		Example: `  skein replay query --dir runs/demo --min-reward 1 --since 1h
   skein replay query --dir runs/demo --table eval --status failed --json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := q.check(); err != nil {
+			f, err := q.filter(time.Now())
+			if err != nil {
 				return err
+			}
+			if limit < 1 {
+				return fmt.Errorf("--limit %d: want at least 1", limit)
 			}
 			return withRun(cmd.Context(), g, &t, func(ctx context.Context, st *project.Store, run string) error {
 				var found []replay.Item
-				now := time.Now()
-				for cursor := ""; len(found) < q.limit; {
-					items, next, err := st.Scan(ctx, run, q.table, cursor, 500)
-					if err != nil {
-						return err
-					}
-					for _, it := range items {
-						if len(found) < q.limit && q.match(it, now) {
-							found = append(found, it)
+				err := transfer.Find(ctx, st, run, "", f, false, func(some []transfer.Found, _ string) error {
+					for _, x := range some {
+						if found = append(found, x.Record.Item); len(found) == limit {
+							return errEnough
 						}
 					}
-					if cursor = next; cursor == "" {
-						break
-					}
+					return nil
+				})
+				if err != nil && !errors.Is(err, errEnough) {
+					return err
 				}
 				views := make([]logView, len(found))
 				for i, it := range found {
 					views[i] = viewLog(it)
 				}
-				return g.result(map[string]any{"run": run, "table": q.table, "logs": views}, func() {
+				return g.result(map[string]any{"run": run, "table": f.Table, "logs": views}, func() {
 					for _, it := range found {
 						printItem(it)
 					}
@@ -176,17 +136,10 @@ func newReplayQuery(g *globals) *cobra.Command {
 		},
 	}
 	t.flags(cmd)
-	f := cmd.Flags()
-	f.StringVar(&q.table, "table", "train", "table the logs were appended to ("+strings.Join(tables, ", ")+", or one of skein replay tables)")
-	f.StringVar(&q.task, "task", "", "task id")
-	f.StringVar(&q.group, "group", "", "group id")
-	f.StringVar(&q.status, "status", "", "ok, truncated, failed or timeout")
-	f.Float64Var(&q.minReward, "min-reward", math.Inf(-1), "lowest reward")
-	f.Float64Var(&q.maxReward, "max-reward", math.Inf(1), "highest reward")
-	f.Uint64Var(&q.minVersion, "min-version", 0, "oldest policy version of any token")
-	f.Uint64Var(&q.maxVersion, "max-version", math.MaxUint64, "newest policy version of any token")
-	f.DurationVar(&q.since, "since", 0, "made at most so long ago")
-	f.DurationVar(&q.until, "until", 0, "made at least so long ago")
-	f.IntVarP(&q.limit, "limit", "n", 100, "how many at most")
+	q.flags(cmd, "train")
+	cmd.Flags().IntVarP(&limit, "limit", "n", 100, "how many at most")
 	return cmd
 }
+
+// errEnough ends a search.
+var errEnough = errors.New("enough")
