@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/skein-rl/skein/agent/tool"
 	"github.com/skein-rl/skein/eventlog"
@@ -22,8 +23,9 @@ type episode struct {
 	log     *eventlog.Builder
 	branch  uint32
 	script  *transcript
-	prompt  int // tokens of the opening
-	sampled int // tokens sampled so far
+	prompt  int       // tokens of the opening
+	sampled int       // tokens sampled so far
+	began   time.Time // of the turn
 	nCalls  int
 	seen    Episode
 }
@@ -145,6 +147,7 @@ func (e *episode) sample(ctx context.Context) (Generation, *ending) {
 	}
 	turnCtx, cancel := context.WithTimeoutCause(ctx, l.cfg.TurnTimeout, deadline{"turn", l.cfg.TurnTimeout})
 	defer cancel()
+	e.began = l.now()
 	gen, err := l.engine.Generate(turnCtx, GenerateRequest{
 		Session:  e.session,
 		Prompt:   e.script.ids,

@@ -84,12 +84,12 @@ func (e *episode) partEvents(content string, parsed Parsed, finish Finish) []*ev
 			ev = callEvent(p)
 		}
 		only = false
-		ev.End = e.loop.now()
+		ev.Start, ev.End = e.began, e.loop.now()
 		events = append(events, &ev)
 	}
 	if only { // nothing but blanks, or nothing at all
 		ev := eventlog.NewText("")
-		ev.End = e.loop.now()
+		ev.Start, ev.End = e.began, e.loop.now()
 		events = append(events[:0], &ev)
 	}
 	return events
