@@ -32,8 +32,6 @@ type LocalOptions struct {
 	// MemTableBytes is Badger's write buffer; up to three of them are held.
 	// At least 8 MiB.
 	MemTableBytes int64
-	// Compress stores EventLogs zstd-compressed where that saves an eighth.
-	Compress bool
 	// GCInterval is how often Badger's value log is collected; 0 = never.
 	GCInterval time.Duration
 	// FreeSpace replaces statfs, for tests.
@@ -55,7 +53,6 @@ func DefaultLocalOptions() LocalOptions {
 		MinFreeBytes:  512 << 20,
 		SegmentBytes:  64 << 20,
 		MemTableBytes: 8 << 20,
-		Compress:      true,
 		GCInterval:    10 * time.Minute,
 	}
 }
@@ -178,7 +175,7 @@ func (l *Local) open() error {
 	}
 	l.seg, err = segment.Open(filepath.Join(l.dir, "segments"), segment.Options{
 		MaxBytes: l.opts.SegmentBytes, MinFree: l.opts.MinFreeBytes, FreeSpace: l.opts.FreeSpace,
-		Compress: l.opts.Compress, OnDurable: l.onDurable, Logger: l.log,
+		OnDurable: l.onDurable, Logger: l.log,
 	})
 	if err != nil {
 		return err

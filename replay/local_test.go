@@ -277,7 +277,6 @@ func TestUnindexedPayloadIsFound(t *testing.T) {
 func TestDamagedPayloadIsRepaired(t *testing.T) {
 	dir := t.TempDir()
 	o := testOptions()
-	o.Compress = false
 	l, err := OpenLocal(dir, o)
 	require.NoError(t, err)
 	apply(t, l, CreateRunCmd{epoch, testSpec})
@@ -312,7 +311,6 @@ func TestDamagedPayloadIsRepaired(t *testing.T) {
 func TestScrub(t *testing.T) {
 	dir := t.TempDir()
 	o := testOptions()
-	o.Compress = false
 	l := openLocal(t, dir, o)
 	ctx := context.Background()
 	apply(t, l, CreateRunCmd{epoch, testSpec})

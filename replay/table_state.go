@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"sync"
 
 	pb "github.com/skein-rl/skein/replay/internal/replaypb"
 	"github.com/skein-rl/skein/replay/table"
@@ -60,7 +61,7 @@ func (f *fold) mustTable(run, name string) (*tableState, error) {
 func (f *fold) configure(t *tableState) (err error) {
 	// Every field is recorded, so what a later build adds keeps its zero value
 	// here: zero must mean the old behaviour.
-	if t.cfg, err = table.Decode(t.Config.GetConfig(), table.Config{}); err != nil {
+	if t.cfg, err = decodeConfig(t.Config.GetConfig()); err != nil {
 		return fmt.Errorf("table %q of run %q: %w", t.name, t.run, err)
 	}
 	open := func(generation uint64, n byte, sel table.Selector) (s *table.Set) {
@@ -201,4 +202,31 @@ func (f *fold) leave(t *tableState, g *pb.TableItem, phase pb.GroupPhase, reason
 		}
 	}
 	return f.putTableItem(t, &pb.TableItem{Group: g.Group, Phase: phase, Seq: g.Seq, TimesSampled: g.TimesSampled, Reason: reason})
+}
+
+// decoded are configurations by their recorded bytes: a table is loaded for
+// every command, and its configuration hardly ever changes.
+var decoded = struct {
+	sync.Mutex
+	by map[string]table.Config
+}{by: map[string]table.Config{}}
+
+const maxDecoded = 256
+
+// decodeConfig is table.Decode of a recorded configuration, remembered.
+func decodeConfig(b []byte) (table.Config, error) {
+	decoded.Lock()
+	defer decoded.Unlock()
+	if cfg, ok := decoded.by[string(b)]; ok {
+		return cfg, nil
+	}
+	cfg, err := table.Decode(b, table.Config{})
+	if err != nil {
+		return cfg, err
+	}
+	if len(decoded.by) >= maxDecoded {
+		clear(decoded.by)
+	}
+	decoded.by[string(b)] = cfg
+	return cfg, nil
 }

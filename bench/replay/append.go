@@ -52,7 +52,7 @@ func appendPart(ctx context.Context, s *session) error {
 			err := s.log.Add(bench.Row{
 				Bench: "append", Size: size, Ours: best.rate(), Peer: peer, PeerVersion: a.Version, Theirs: a.Rate, Unit: "logs/s", Runs: s.runs,
 				Detail: map[string]any{
-					"producers": producers, "durable_on": c.nodes/2 + 1, "p50_ms": round2(best.quantile(0.5)), "p99_ms": round2(best.quantile(0.99)), "mb_s": round2(best.rate() * float64(c.size) / 1e6),
+					"producers": producers, "durable_on": c.nodes/2 + 1, "p50_ms": round2(best.quantile(0.5)), "p99_ms": round2(best.quantile(0.99)), "cpu_us_per_log": round2(best.cpu), "mb_s": round2(best.rate() * float64(c.size) / 1e6),
 					"peer": a.What, "peer_all": a.All,
 				},
 			}, bench.Higher)

@@ -204,3 +204,26 @@ func (g *group) sum(file, field string) (total float64, err error) {
 	}
 	return total, nil
 }
+
+// cpu is the processor time, in seconds, of the nodes and of this process, the
+// producers.
+func (g *group) cpu() (total float64) {
+	pids := []string{"self"}
+	for _, p := range g.nodes {
+		pids = append(pids, strconv.Itoa(p.cmd.Process.Pid))
+	}
+	for _, pid := range pids {
+		text, err := os.ReadFile("/proc/" + pid + "/stat")
+		if err != nil {
+			return 0
+		}
+		_, rest, _ := strings.Cut(string(text), ") ")
+		for i, f := range strings.Fields(rest) {
+			if i == 11 || i == 12 { // utime, stime in ticks of 10 ms
+				v, _ := strconv.ParseFloat(f, 64)
+				total += v / 100
+			}
+		}
+	}
+	return total
+}

@@ -20,6 +20,7 @@ type load struct {
 	logs, bytes int
 	seconds     float64
 	latencies   []time.Duration // sorted, of the appends that ended after the warm-up
+	cpu         float64         // microseconds of all processes of ours per append, warm-up included
 }
 
 func (l load) rate() float64 {
@@ -42,6 +43,7 @@ func (l load) quantile(q float64) float64 {
 func (g *group) produce(ctx context.Context, recs []replay.Record, producers int, warm, d time.Duration, rate float64) (load, error) {
 	ctx, cancel := context.WithTimeout(ctx, warm+d+time.Minute)
 	defer cancel()
+	cpu, first := g.cpu(), serial.Load()
 	start := time.Now()
 	from, end := start.Add(warm), start.Add(warm+d)
 	var mu sync.Mutex
@@ -88,6 +90,7 @@ func (g *group) produce(ctx context.Context, recs []replay.Record, producers int
 	}
 	wg.Wait()
 	total.seconds = d.Seconds()
+	total.cpu = (g.cpu() - cpu) / float64(max(serial.Load()-first, 1)) * 1e6
 	slices.Sort(total.latencies)
 	if failed == nil && total.logs == 0 {
 		failed = errors.New("no append was acknowledged")

@@ -20,21 +20,21 @@ func sizeName(n int) string { return fmt.Sprintf("%dKB", n>>10) }
 
 // records are full-tier logs, as a rollout writes them, of about size bytes: a
 // prompt shared by the members of a group (a third of the tokens) and sampled
-// tokens with log-probabilities, all random. Their bytes are less compressible
-// than what the peers are given (half of it is zeros).
+// tokens with log-probabilities; ids come as often as words do (Zipf), most
+// log-probabilities are near 0. zstd saves about a sixth of a log; of what the
+// peers are given half is zeros.
 func records(size, n, members int, seed uint64) ([]replay.Record, error) {
 	rng := rand.New(rand.NewPCG(seed, uint64(size)))
 	out := make([]replay.Record, 0, n)
 	for len(out) < n {
-		// Grow until it is as large as wanted: about 3 bytes an id, 4 a
-		// log-probability.
-		tokens := size / 6
-		prompt := tokenIDs(rng, tokens/3)
+		// Grow until the first member is as large as wanted.
+		tokens := size / 5
+		prompt := tokenIDs(rng, size/15)
 		group := fmt.Sprintf("g%d", len(out)/members)
 		for m := range members {
 			var rec replay.Record
 			for k := 0; ; k++ {
-				l, err := log(rng, prompt, tokens-len(prompt), group, m, members)
+				l, err := log(rng, prompt, max(tokens-len(prompt), 1), group, m, members)
 				if err != nil {
 					return nil, err
 				}
@@ -42,13 +42,14 @@ func records(size, n, members int, seed uint64) ([]replay.Record, error) {
 				if err != nil {
 					return nil, err
 				}
-				if off := size - len(data); k == 8 || off >= 0 && off < 16 {
-					rec = replay.Record{Item: rollout.ItemOf(l, len(data)), Bytes: data}
+				rec = replay.Record{Item: rollout.ItemOf(l, len(data)), Bytes: data}
+				off := size - len(data)
+				if k == 12 || off > -32 && off < 32 {
 					break
-				} else if off < 0 {
-					tokens += off/7 - 1
-				} else {
-					tokens += off / 7
+				}
+				tokens += off / 6
+				if off/6 == 0 {
+					break
 				}
 			}
 			out = append(out, rec)
@@ -58,9 +59,10 @@ func records(size, n, members int, seed uint64) ([]replay.Record, error) {
 }
 
 func tokenIDs(rng *rand.Rand, n int) []int32 {
+	z := rand.NewZipf(rng, 1.1, 2.7, 49151)
 	ids := make([]int32, n)
 	for i := range ids {
-		ids[i] = rng.Int32N(49152)
+		ids[i] = int32(z.Uint64())
 	}
 	return ids
 }
@@ -76,7 +78,8 @@ func log(rng *rand.Rand, prompt []int32, sampled int, group string, member, memb
 	}
 	lps := make([]float32, sampled)
 	for i := range lps {
-		lps[i] = -8 * rng.Float32()
+		u := rng.Float32()
+		lps[i] = -8 * u * u * u * u
 	}
 	o, err := b.AppendTokens(0, tokenIDs(rng, sampled), lps, eventlog.Policy, 0)
 	if err != nil {

@@ -52,7 +52,7 @@ func (s *session) profiles(ctx context.Context) error {
 func (s *session) profileAppend(ctx context.Context, size, nodes int) error {
 	l, err := s.appends(ctx, nodes, size, producers, 0)
 	if err == nil {
-		say("append %s r%d: %.0f logs/s, p50 %.1f ms, p99 %.1f ms", sizeName(size), nodes, l.rate(), l.quantile(0.5), l.quantile(0.99))
+		say("append %s r%d: %.0f logs/s, p50 %.1f ms, p99 %.1f ms, %.0f µs of CPU a log", sizeName(size), nodes, l.rate(), l.quantile(0.5), l.quantile(0.99), l.cpu)
 	}
 	return err
 }

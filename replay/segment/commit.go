@@ -29,11 +29,11 @@ func (l *Log) commitLoop() {
 }
 
 func (l *Log) gather(first *request) []*request {
-	batch, size := []*request{first}, len(first.buf)
+	batch, size := []*request{first}, first.size
 	for len(batch) < maxBatch && size < maxBatchBytes {
 		select {
 		case r := <-l.reqs:
-			batch, size = append(batch, r), size+len(r.buf)
+			batch, size = append(batch, r), size+r.size
 		default:
 			return batch
 		}
@@ -58,8 +58,10 @@ func (l *Log) commit(batch []*request) {
 
 func (l *Log) write(batch []*request) error {
 	total := 0
+	var parts [][]byte
 	for _, r := range batch {
-		total += len(r.buf)
+		total += r.size
+		parts = append(parts, r.parts...)
 	}
 	if total == 0 {
 		return nil
@@ -75,14 +77,7 @@ func (l *Log) write(batch []*request) error {
 			return disk.Full(err)
 		}
 	}
-	buf := batch[0].buf
-	if len(batch) > 1 {
-		buf = make([]byte, 0, total)
-		for _, r := range batch {
-			buf = append(buf, r.buf...)
-		}
-	}
-	if _, err := l.f.WriteAt(buf, l.size); err != nil {
+	if err := disk.WriteAt(l.f, parts, l.size); err != nil {
 		// Part of it may be there. Cut it off, or leave the file behind.
 		if terr := l.f.Truncate(l.size); terr != nil {
 			l.abandon(terr)
@@ -108,7 +103,7 @@ func (l *Log) place(batch []*request) {
 		for i := range r.entries {
 			r.entries[i].Pos = Position{l.number, off + r.entries[i].Pos.Offset}
 		}
-		off += int64(len(r.buf))
+		off += int64(r.size)
 		l.records.Add(uint64(len(r.entries)))
 		all = append(all, r.entries...)
 	}

@@ -154,25 +154,23 @@ func checkFileHeader(b []byte, number uint64) error {
 	return nil
 }
 
-// appendRecord encodes r behind dst.
-func appendRecord(dst []byte, r Record, compress bool) ([]byte, error) {
+// appendHeader encodes what stands before r's payload behind dst, and returns the
+// payload as it is stored.
+func appendHeader(dst []byte, r Record) (head, payload []byte, err error) {
 	switch {
 	case r.ID == "" || len(r.ID) > maxIDBytes:
-		return nil, fmt.Errorf("segment: record id of %d bytes: want 1 to %d", len(r.ID), maxIDBytes)
+		return nil, nil, fmt.Errorf("segment: record id of %d bytes: want 1 to %d", len(r.ID), maxIDBytes)
 	case len(r.Digest) > 255:
-		return nil, fmt.Errorf("segment: record %q: digest of %d bytes, want at most 255", r.ID, len(r.Digest))
+		return nil, nil, fmt.Errorf("segment: record %q: digest of %d bytes, want at most 255", r.ID, len(r.Digest))
 	case len(r.Bytes) > MaxPayload || len(r.Zstd) > MaxPayload || r.Size > MaxPayload:
-		return nil, fmt.Errorf("segment: record %q of %d bytes: want at most %d", r.ID, max(len(r.Bytes), r.Size), MaxPayload)
+		return nil, nil, fmt.Errorf("segment: record %q of %d bytes: want at most %d", r.ID, max(len(r.Bytes), r.Size), MaxPayload)
 	case len(r.Zstd) > 0 && (r.Size < 0 || r.Size > maxRatio*len(r.Zstd)):
-		return nil, fmt.Errorf("segment: record %q: frame of %d bytes for %d: want 0 to %d times as many", r.ID, len(r.Zstd), r.Size, maxRatio)
+		return nil, nil, fmt.Errorf("segment: record %q: frame of %d bytes for %d: want 0 to %d times as many", r.ID, len(r.Zstd), r.Size, maxRatio)
 	}
-	payload, raw, flags := r.Bytes, len(r.Bytes), byte(0)
+	raw, flags := len(r.Bytes), byte(0)
+	payload = r.Bytes
 	if len(r.Zstd) > 0 {
 		payload, raw, flags = r.Zstd, r.Size, flagZstd
-	} else if compress {
-		if z := Compress(payload); z != nil {
-			payload, flags = z, flagZstd
-		}
 	}
 	at := len(dst)
 	dst = append(dst, recordMagic...)
@@ -186,8 +184,7 @@ func appendRecord(dst []byte, r Record, compress bool) ([]byte, error) {
 	sum = crc32.Update(sum, castagnoli, []byte(r.Digest))
 	dst = binary.LittleEndian.AppendUint32(dst, sum)
 	dst = append(dst, r.ID...)
-	dst = append(dst, r.Digest...)
-	return append(dst, payload...), nil
+	return append(dst, r.Digest...), payload, nil
 }
 
 // header is a decoded record header.

@@ -35,8 +35,6 @@ type Options struct {
 	MinFree uint64
 	// FreeSpace replaces statfs, for tests.
 	FreeSpace disk.FreeFunc
-	// Compress stores records zstd-compressed where that saves an eighth.
-	Compress bool
 	// OnDurable, when set, gets the entries of each batch after its fsync and
 	// before its appenders are told, in the order of their positions, from one
 	// goroutine.
@@ -81,8 +79,9 @@ type Log struct {
 
 // request is one Append.
 type request struct {
-	buf     []byte
-	entries []Entry // Pos.Offset relative to buf until placed
+	parts   [][]byte // headers and payloads in turn
+	size    int
+	entries []Entry // Pos.Offset relative to the first part until placed
 	seal    bool    // nothing to write: end the current file
 	done    chan error
 }
@@ -219,18 +218,15 @@ func (l *Log) begin(number uint64) error {
 
 // Append writes records behind each other and returns their entries once all
 // are durable. After an error, or when ctx ends first, some may be there
-// nevertheless and be found by Scan.
+// nevertheless and be found by Scan. Payloads are written from where they are:
+// they must not be changed afterwards.
 func (l *Log) Append(ctx context.Context, recs []Record) ([]Entry, error) {
 	if len(recs) == 0 {
 		return nil, nil
 	}
-	r := &request{done: make(chan error, 1), entries: make([]Entry, len(recs))}
-	for i, rec := range recs {
-		r.entries[i] = Entry{ID: rec.ID, Digest: rec.Digest, Pos: Position{Offset: int64(len(r.buf))}, Size: rec.size()}
-		var err error
-		if r.buf, err = appendRecord(r.buf, rec, l.opts.Compress); err != nil {
-			return nil, err
-		}
+	r, err := encode(recs)
+	if err != nil {
+		return nil, err
 	}
 	if err := l.ask(ctx, r); err != nil {
 		return nil, err
@@ -261,6 +257,28 @@ func (l *Log) ask(ctx context.Context, r *request) error {
 	case <-ctx.Done():
 		return fmt.Errorf("segment: append: %w", ctx.Err())
 	}
+}
+
+// encode lays records out behind each other.
+func encode(recs []Record) (*request, error) {
+	r := &request{done: make(chan error, 1), entries: make([]Entry, len(recs)), parts: make([][]byte, 0, 2*len(recs))}
+	heads := 0
+	for _, rec := range recs {
+		heads += recordHeader + len(rec.ID) + len(rec.Digest)
+	}
+	buf := make([]byte, 0, heads)
+	for i, rec := range recs {
+		r.entries[i] = Entry{ID: rec.ID, Digest: rec.Digest, Pos: Position{Offset: int64(r.size)}, Size: rec.size()}
+		from := len(buf)
+		var payload []byte
+		var err error
+		if buf, payload, err = appendHeader(buf, rec); err != nil {
+			return nil, err
+		}
+		r.parts = append(r.parts, buf[from:], payload)
+		r.size += len(buf) - from + len(payload)
+	}
+	return r, nil
 }
 
 // Read returns the record at pos, verified and decompressed. ErrCorrupt and I/O
