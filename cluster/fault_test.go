@@ -287,6 +287,35 @@ func TestNewNodeCatchesUpFromSnapshot(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
+// A node that lacks thousands of logs gets them as fast as its disk takes them,
+// not a handful a round.
+func TestNewNodeCatchesUpFast(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 1)
+	ctx := testCtx(t)
+	cl := c.dial("w1", RoleWorker)
+	require.NoError(t, cl.CreateRun(ctx, testSpec("r")))
+	const logs = 2*repairLook + 100
+	var recs []replay.Record
+	for i := range logs {
+		recs = append(recs, testRecord("r", fmt.Sprint("log", i), 20))
+	}
+	_, err := cl.Append(ctx, recs)
+	require.NoError(t, err)
+	conf := testConfig(t, filepath.Join(t.TempDir(), "n1"))
+	conf.ID, conf.Join, conf.Token = "n1", []string{c.nodes[0].Addr()}, c.token
+	n, err := Open(ctx, conf)
+	require.NoError(t, err)
+	c.nodes, c.dirs = append(c.nodes, n), append(c.dirs, conf.Dir)
+	t.Cleanup(func() { _ = c.nodes[1].Close() })
+	soon, cancel := context.WithTimeout(ctx, logs/repairBatch*repairEvery/2)
+	defer cancel()
+	require.NoError(t, n.WaitReady(soon, 2), "it votes when it holds everything")
+	missing, err := n.store.MissingPayloads(1)
+	require.NoError(t, err)
+	require.Empty(t, missing)
+}
+
 func TestRemoveNode(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, 3)

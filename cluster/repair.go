@@ -17,8 +17,9 @@ import (
 
 const (
 	repairEvery = time.Second
-	repairBatch = 256 // payloads looked for at once
-	blobRounds  = 5   // of repair between looks for blobs
+	repairBatch = 256  // payloads asked of a peer at once
+	repairLook  = 4096 // payloads looked for at once
+	blobRounds  = 5    // of repair between looks for blobs
 
 	collectEvery = 2 * time.Minute
 	scrubEvery   = 24 * time.Hour
@@ -151,7 +152,10 @@ func (r *repairer) loop() {
 	defer t.Stop()
 	var before map[string]bool
 	for round := 0; ; round++ {
-		before = r.round(before)
+		var behind bool
+		if before, behind = r.round(before); behind {
+			continue
+		}
 		if round%blobRounds == 0 {
 			r.n.blobs.repair()
 		}
@@ -164,43 +168,49 @@ func (r *repairer) loop() {
 }
 
 // round pulls what was missing before and still is, and returns what is
-// missing now.
-func (r *repairer) round(before map[string]bool) map[string]bool {
+// missing now. A node that lacks more than one look shows, as one that has just
+// joined does, is not waiting for the leader: it pulls all of it at once, and
+// behind says that there was more and that pulling helps.
+func (r *repairer) round(before map[string]bool) (now map[string]bool, behind bool) {
 	applied := r.n.store.AppliedIndex() // first: the list is then no older
-	missing, err := r.n.store.MissingPayloads(repairBatch)
+	missing, err := r.n.store.MissingPayloads(repairLook)
 	if err != nil {
 		r.n.log.Warn("look for missing payloads", "err", err)
-		return before
+		return before, false
 	}
 	r.mu.Lock()
 	r.last = scan{applied, len(missing)}
 	r.mu.Unlock()
-	now := make(map[string]bool, len(missing))
+	behind = len(missing) == repairLook
+	now = make(map[string]bool, len(missing))
 	var due []replay.Item
 	for _, it := range missing {
 		now[it.LogID] = true
-		if before[it.LogID] {
+		if behind || before[it.LogID] {
 			due = append(due, it)
 		}
 	}
 	if len(due) > 0 {
-		r.pullDue(due)
+		behind = r.pullDue(due) && behind
 	}
-	return now
+	return now, behind
 }
 
-func (r *repairer) pullDue(items []replay.Item) {
+// pullDue pulls payloads and tells whether it got all of them.
+func (r *repairer) pullDue(items []replay.Item) bool {
 	ctx, cancel := context.WithTimeout(r.n.ctx, 30*time.Second)
 	defer cancel()
 	left, err := r.pull(ctx, items)
 	switch {
 	case r.n.ctx.Err() != nil:
+		return false
 	case len(left) > 0:
 		r.n.log.Warn("payloads not repaired yet", "missing", len(left), "first", left[0].LogID, "err", err)
-	default:
-		r.n.metrics.repaired.Add(float64(len(items)))
-		r.n.log.Info("payloads repaired", "pulled", len(items))
+		return false
 	}
+	r.n.metrics.repaired.Add(float64(len(items)))
+	r.n.log.Info("payloads repaired", "pulled", len(items))
+	return true
 }
 
 // pull gets payloads from whatever peer has them, the leader first, and stores
