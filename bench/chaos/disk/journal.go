@@ -1,8 +1,10 @@
 package disk
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -42,7 +44,7 @@ type unsynced struct {
 	f     *os.File
 	size  int64            // at the last sync
 	sized bool             // the length has changed since
-	pages map[int64][]byte // old content; nil = there was none
+	pages map[int64][]byte // old content without zeros at its end
 }
 
 // change is one of the namespace.
@@ -91,14 +93,13 @@ func (u *unsynced) keep(off, n int64) error {
 		if _, ok := u.pages[p]; ok {
 			continue
 		}
-		buf := make([]byte, pageSize)
-		k, err := u.f.ReadAt(buf, p*pageSize)
-		if err != nil && k == 0 {
-			buf = nil // beyond the end
-		} else {
-			buf = buf[:k]
+		// Most were zero: files are made longer before they are written.
+		var buf [pageSize]byte
+		k, err := u.f.ReadAt(buf[:], p*pageSize)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
 		}
-		u.pages[p] = buf
+		u.pages[p] = bytes.Clone(bytes.TrimRight(buf[:k], "\x00"))
 	}
 	return nil
 }
