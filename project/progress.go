@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -112,6 +114,7 @@ func (w *watcher) poll(ctx context.Context, st replay.Store, run string, maxStep
 			}
 			news = append(news, fmt.Sprintf("step %3d/%-3d reward %.3f  held-out %s  staleness %.2f  entropy %.3f%s  gap %.1e  %4.0f tok/s trained",
 				n, maxSteps, m[rewardMetric], w.success, m["staleness/mean"], m["entropy"], kl, m["logprob_gap/mean_abs"], m["num_tokens"]/max(stepSeconds(m), 1e-9)))
+			news = append(news, stepDetail(m))
 			for _, warning := range w.detector.Add(watch.Step{Step: n, Metrics: m}) {
 				news = append(news, "warning: "+warning.String())
 			}
@@ -134,6 +137,29 @@ func reasons(s replay.RunStatus) string {
 		return ""
 	}
 	return fmt.Sprintf(" (most often: %s)", worst)
+}
+
+// stepDetail is the rest of what is watched of a step: a line below its own.
+func stepDetail(m map[string]float64) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "  loss %.4f  grad %.3g  advantage ±%.2f  clipped %.3f", m["loss"], m["grad_norm"], m["advantage/std"], m["clip_ratio/region_mean"])
+	if p99, ok := m["engine_ratio/p99"]; ok {
+		fmt.Fprintf(&b, "  ratio %.3f..%.3f  gap p99 %.1e", m["engine_ratio/p01"], p99, m["logprob_gap/p99"])
+	}
+	fmt.Fprintf(&b, "  truncated %.0f%%  calls %.1f", 100*m["completions/clipped_ratio"], m["tools/call_frequency"])
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		name, ok := strings.CutPrefix(k, "rewards/")
+		if name, is := strings.CutSuffix(name, "/mean"); ok && is {
+			fmt.Fprintf(&b, "  %s %.3f", name, m[k])
+		}
+	}
+	b.WriteString("  time")
+	for _, part := range []string{"wait", "fetch", "forward", "reference", "backward", "optimizer", "critic"} {
+		if s, ok := m["time/"+part+"_s"]; ok && s >= .005 {
+			fmt.Fprintf(&b, " %s %.2f", part, s)
+		}
+	}
+	return b.String() + " s"
 }
 
 // stepSeconds is the learner's time inside one step.

@@ -231,7 +231,7 @@ func (s RowsSummary) Table() string {
 }
 
 func stepLine(s learner.OfflineStep) string {
-	return fmt.Sprintf("step %4d/%-4d epoch %.2f  %s  %d rows  %s", s.Step, s.Steps, s.Epoch, metricsLine("", s.Metrics), s.Rows, s.Elapsed.Round(time.Second/10))
+	return fmt.Sprintf("step %4d/%-4d epoch %.2f  %s  %d rows  %.0f tok/s  %s", s.Step, s.Steps, s.Epoch, metricsLine("", s.Metrics), s.Rows, s.Metrics["time/tokens_per_second"], s.Elapsed.Round(time.Second/10))
 }
 
 func evalLine(e learner.OfflineEval) string {
