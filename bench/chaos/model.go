@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+
+	"github.com/skein-rl/skein/internal/clock"
 )
 
 // The model of a table: every group by itself is a small state machine. A
@@ -20,6 +22,10 @@ import (
 // granted: between the call of the operation that granted it and the return of
 // the one that shows it is over. So a lease that ends early, or that two hold
 // at once, is a violation.
+
+// granted is until when, at least, what the operation gave holds: the time that
+// it asked for, as the group's clock counts it.
+func (op *Op) granted() time.Duration { return op.Call + op.TTL - op.TTL/clock.Slew }
 
 // never is the return of an operation whose outcome is unknown.
 const never = time.Duration(math.MaxInt64)
@@ -132,7 +138,7 @@ func (s groupState) step(o groupOp) []groupState {
 	case op.Kind == "take":
 		if s.phase == phaseOpen && (s.worker == "" || op.Return >= s.tuntil) && o.held.Attempt >= s.attempt {
 			n := s
-			n.worker, n.tuntil, n.attempt, n.size = op.Client, op.Call+op.TTL, o.held.Attempt, o.held.Size
+			n.worker, n.tuntil, n.attempt, n.size = op.Client, op.granted(), o.held.Attempt, o.held.Size
 			return []groupState{n}
 		}
 	case op.Kind == "return":
@@ -149,12 +155,12 @@ func (s groupState) step(o groupOp) []groupState {
 		over := s.phase == phaseReady || s.phase == phaseLeased && (op.Return >= s.until || s.holder == op.Client)
 		if over && s.holds(o.held.Logs) && s.sampled == o.held.Sampled {
 			n := s
-			n.phase, n.lease, n.holder, n.until = phaseLeased, op.Lease, op.Client, op.Call+op.TTL
+			n.phase, n.lease, n.holder, n.until = phaseLeased, op.Lease, op.Client, op.granted()
 			return []groupState{n}
 		}
 	case op.Kind == "extend":
 		n := s
-		n.until = op.Call + op.TTL
+		n.until = op.granted()
 		switch {
 		case op.Outcome == OK && mine(op.Lease):
 			return []groupState{n}

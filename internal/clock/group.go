@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// slew is how much slower or faster than real time a group's time may run
-// while it approaches the wall clock: by a 16th, so that a lease of 60 s lasts
-// between 56 and 64 s whatever a wall clock does.
-const slew = 16
+// Slew is the part of the elapsed time by which a group's time may run slower or
+// faster while it approaches the wall clock: a lease of 64 s lasts between 63
+// and 65 s whatever a wall clock does.
+const Slew = 64
 
 // Group is the time of a replicated group as one of its nodes knows it. It runs
-// with the monotonic clock and drifts towards the node's wall clock at 1/16 at
+// with the monotonic clock and drifts towards the node's wall clock at 1/64 at
 // most, so that a wall clock that jumps (NTP, an operator) ends no lease early
 // and holds none for long. A node that does not lead takes over the leader's
 // time, and goes on from there when it comes to lead. When nobody knows the
@@ -46,7 +46,7 @@ func (g *Group) Now() time.Time {
 func (g *Group) now() time.Time {
 	now := g.mono()
 	elapsed := max(now.Sub(g.at), 0)
-	t, most := g.base.Add(elapsed), elapsed/slew
+	t, most := g.base.Add(elapsed), elapsed/Slew
 	t = t.Add(min(max(g.wall().Sub(t), -most), most))
 	g.base, g.at = t, now
 	return t
