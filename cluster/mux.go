@@ -89,7 +89,8 @@ func (m *mux) shake(c net.Conn) {
 	defer m.wg.Done()
 	ctx, cancel := context.WithTimeout(m.ctx, handshakeTimeout)
 	defer cancel()
-	tc := tls.Server(c, m.conf)
+	below := &recordConn{Conn: c}
+	tc := &muxedConn{tls.Server(below, m.conf), below}
 	if err := tc.HandshakeContext(ctx); err != nil {
 		if m.ctx.Err() == nil {
 			m.log.Info("connection refused", "from", c.RemoteAddr().String(), "err", err)

@@ -8,7 +8,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
@@ -39,7 +38,7 @@ func dial(id *Identity, addr, want string) (*link, error) {
 func dialRole(id *Identity, role, addr, want string) (*link, error) {
 	conf, who := id.tlsTo(role, alpnGRPC, want)
 	conn, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(credentials.NewTLS(conf)),
+		grpc.WithTransportCredentials(newWholeTLS(conf)), grpc.WithWriteBufferSize(writeBuffer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingWait}),
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -21,7 +21,7 @@ import (
 // serve starts the gRPC services on the node's port.
 func (n *Node) serve() {
 	n.server = grpc.NewServer(
-		grpc.Creds(doneTLS{}),
+		grpc.Creds(doneTLS{}), grpc.WriteBufferSize(writeBuffer),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingWait}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingEvery / 2, PermitWithoutStream: true}),

@@ -148,11 +148,11 @@ type doneTLS struct{}
 
 // ServerHandshake hands the finished handshake's facts to gRPC.
 func (doneTLS) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	tc, ok := c.(*tls.Conn)
+	tc, ok := c.(*muxedConn)
 	if !ok {
 		return nil, nil, fmt.Errorf("cluster: connection from %s is not TLS", c.RemoteAddr())
 	}
-	return c, credentials.TLSInfo{
+	return &wholeConn{tc.Conn, tc.below}, credentials.TLSInfo{
 		State:          tc.ConnectionState(),
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 	}, nil

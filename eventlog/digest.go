@@ -110,19 +110,26 @@ func (w *hasher) sum() (sum [32]byte) {
 	return sum
 }
 
-// column appends n numbers of 4 bytes.
-func (w *hasher) column(n int, at func(i int) uint32) {
-	w.u32(uint32(n))
-	for i := 0; i < n; {
-		k := min(n-i, hashAtOnce/4)
-		w.buf = slices.Grow(w.buf, 4*k)
-		part := w.buf[len(w.buf) : len(w.buf)+4*k]
-		for j := range k {
-			binary.LittleEndian.PutUint32(part[4*j:], at(i+j))
-		}
-		w.buf = w.buf[:len(w.buf)+4*k]
-		i += k
+// column appends a column's length and, part by part, its numbers of 4 bytes.
+func column[T any](w *hasher, col []T, put func(dst []byte, part []T)) {
+	w.u32(uint32(len(col)))
+	for part := range slices.Chunk(col, hashAtOnce/4) {
+		w.buf = slices.Grow(w.buf, 4*len(part))
+		w.buf = w.buf[:len(w.buf)+4*len(part)]
+		put(w.buf[len(w.buf)-4*len(part):], part)
 		w.flush()
+	}
+}
+
+func putIDs(dst []byte, ids []int32) {
+	for i, id := range ids {
+		binary.LittleEndian.PutUint32(dst[4*i:], uint32(id))
+	}
+}
+
+func putLogprobs(dst []byte, lps []float32) {
+	for i, lp := range lps {
+		binary.LittleEndian.PutUint32(dst[4*i:], logprobBits(lp))
 	}
 }
 
@@ -181,8 +188,8 @@ func (w *hasher) branch(b *Branch) {
 	w.u32(b.Parent)
 	w.u32(uint32(b.Fork))
 	w.flag(b.Accepted)
-	w.column(len(b.IDs), func(i int) uint32 { return uint32(b.IDs[i]) })
-	w.column(len(b.Logprobs), func(i int) uint32 { return logprobBits(b.Logprobs[i]) })
+	column(w, b.IDs, putIDs)
+	column(w, b.Logprobs, putLogprobs)
 	w.u32(uint32(len(b.Runs)))
 	for _, r := range b.Runs {
 		w.u32(uint32(r.End))

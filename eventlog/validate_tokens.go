@@ -131,14 +131,13 @@ func checkTokens(p *problems, at string, b *Branch) {
 }
 
 func validLogprob(w Writer, lp float32) bool {
-	f := float64(lp)
 	switch w {
 	case Policy:
-		return lp <= maxLogprob && !math.IsInf(f, 0)
+		return lp <= maxLogprob && lp >= -math.MaxFloat32
 	case Expert:
-		return math.IsNaN(f) || lp <= maxLogprob && !math.IsInf(f, 0)
+		return lp != lp || lp <= maxLogprob && lp >= -math.MaxFloat32
 	}
-	return math.IsNaN(f)
+	return lp != lp // NaN
 }
 
 func logprobRule(w Writer) string {
