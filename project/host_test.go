@@ -105,7 +105,7 @@ func TestAWorkerServesEveryRunOfItsBase(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // after what comes later
 	a, b := smallRun("a", 1), smallRun("b", 2)
-	b.Rollout.MaxLen, b.Rollout.Share = 400, 2
+	b.Rollout.MaxLen, b.Share = 400, 2
 	alone := map[string]map[string]string{}
 	for _, c := range []Config{a, b} {
 		p, st := openTest(t, c, t.TempDir())

@@ -26,6 +26,15 @@ type LocalOptions struct {
 	// Metrics is the address to serve Prometheus on, HOST:PORT; "" = none. The
 	// bound address is written to Dir/metrics-addr.
 	Metrics string
+	// bases are shared with other runs of the process; nil = own.
+	bases *bases
+}
+
+func (o LocalOptions) shared() *bases {
+	if o.bases == nil {
+		return newBases()
+	}
+	return o.bases
 }
 
 // RunLocal plays every role of a run in this process, from where the run in
@@ -46,7 +55,7 @@ func RunLocal(ctx context.Context, c Config, opt LocalOptions) (Summary, error) 
 		return Summary{}, err
 	}
 	defer mx.Close()
-	p, err := openParts(c, opt.Log)
+	p, err := openPartsOn(opt.shared(), c, opt.Log)
 	if err != nil {
 		return Summary{}, err
 	}

@@ -62,9 +62,10 @@ func OpenSource(c Config) (rollout.Source, error) {
 // parts are what a worker or learner of a run is made of.
 type parts struct {
 	cfg     Config
+	model   *model.Model
+	unmodel func() error // gives the model back
 	base    *base
-	model   *model.Model  // the base's
-	backend model.Backend // the base's
+	backend model.Backend // the base, as this run has it
 	chat    rollout.Chat
 	source  rollout.Source
 	metrics *metrics // of this process; nil = none
@@ -88,10 +89,9 @@ func openPartsOn(b *bases, c Config, log *slog.Logger) (*parts, error) {
 	if p.source, err = OpenSource(c); err != nil {
 		errs = append(errs, err)
 	}
-	if p.base, err = b.take(c, log); err != nil {
+	if p.model, p.unmodel, err = b.model(c.Model); err != nil {
 		return nil, errors.Join(append(errs, err)...)
 	}
-	p.model, p.backend = p.base.model, p.base.backend
 	if p.chat, err = rollout.NewModelChat(p.model, c.Chat.options()...); err != nil {
 		errs = append(errs, err)
 	} else {
@@ -100,9 +100,13 @@ func openPartsOn(b *bases, c Config, log *slog.Logger) (*parts, error) {
 	if p.trace, err = openTracer(log); err != nil {
 		errs = append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, p.Close())
+	if err = errors.Join(errs...); err == nil {
+		p.base, err = b.backend(c, p.model, log)
 	}
+	if err != nil {
+		return nil, errors.Join(err, p.trace.Close(), p.unmodel())
+	}
+	p.backend = p.base.user(c.Share)
 	return p, nil
 }
 
@@ -110,4 +114,6 @@ func openPartsOn(b *bases, c Config, log *slog.Logger) (*parts, error) {
 func (p *parts) lora() model.LoRAConfig { return p.cfg.LoRA.Resolve(p.model.Config) }
 
 // Close frees the device and the model's files, unless other runs stand on them.
-func (p *parts) Close() error { return errors.Join(p.trace.Close(), p.base.release()) }
+func (p *parts) Close() error {
+	return errors.Join(p.trace.Close(), p.base.release(), p.unmodel())
+}

@@ -44,7 +44,7 @@ func MakePlan(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	longest := c.Rollout.MaxLen
 	rows := int64(0)
 	if c.Training.Offline() {
-		r, err := openRows(ctx, c, log)
+		r, err := openRows(ctx, newBases(), c, log)
 		if err != nil {
 			return p, err
 		}

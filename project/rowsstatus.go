@@ -116,7 +116,7 @@ func VerifyRows(ctx context.Context, dir string, step uint64, log *slog.Logger) 
 		return nil, err
 	}
 	c.StartAdapter = "" // checkpoints hold the start
-	r, err := openRows(ctx, c, log)
+	r, err := openRows(ctx, newBases(), c, log)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ var ErrOtherConfig = errors.New("another configuration")
 
 // machineKeys may differ between the starts of a run: they say where and how
 // fast it computes, not what. (The base model is compared by digest.)
-var machineKeys = []string{"model", "threads", "memory_limit_mb", "rollout.share", "limits.", "watch."}
+var machineKeys = []string{"model", "threads", "memory_limit_mb", "share", "limits.", "watch."}
 
 // sameRun says whether the run of a configuration may be started or continued
 // in the store: it does not exist yet, or has this very configuration.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -37,15 +36,14 @@ func TrainRows(ctx context.Context, c Config, opt LocalOptions) (RowsSummary, er
 	if err := checkDir(opt.Dir, mine); err != nil {
 		return RowsSummary{}, err
 	}
-	if c.MemoryLimitMB > 0 {
-		debug.SetMemoryLimit(int64(c.MemoryLimitMB) << 20)
-	}
+	opt.bases = opt.shared()
+	opt.bases.bound(c)
 	mx, err := serveMetrics(opt.Metrics, opt.Log)
 	if err != nil {
 		return RowsSummary{}, err
 	}
 	defer mx.Close()
-	r, err := openRows(ctx, c, opt.Log)
+	r, err := openRows(ctx, opt.bases, c, opt.Log)
 	if err != nil {
 		return RowsSummary{}, err
 	}
@@ -72,12 +70,14 @@ func TrainRows(ctx context.Context, c Config, opt LocalOptions) (RowsSummary, er
 }
 
 // Close closes the model's files.
-func (r *rowsRun) Close() error { return r.model.Close() }
+func (r *rowsRun) Close() error { return r.unmodel() }
 
 // rowsRun is what a training on files is made of.
 type rowsRun struct {
 	cfg         Config
+	bases       *bases
 	model       *model.Model
+	unmodel     func() error     // gives the model back
 	lora        model.LoRAConfig // resolved for the model
 	train, eval *data.Set
 	report      data.Report
@@ -86,9 +86,9 @@ type rowsRun struct {
 }
 
 // openRows loads the model, the rows and the start adapter.
-func openRows(ctx context.Context, c Config, log *slog.Logger) (_ *rowsRun, err error) {
-	r := &rowsRun{cfg: c}
-	if r.model, err = OpenModel(c.Model); err != nil {
+func openRows(ctx context.Context, b *bases, c Config, log *slog.Logger) (_ *rowsRun, err error) {
+	r := &rowsRun{cfg: c, bases: b}
+	if r.model, r.unmodel, err = b.model(c.Model); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -169,12 +169,12 @@ func (r *rowsRun) learner(dir string, log *slog.Logger, be model.Backend) (*lear
 }
 
 func (r *rowsRun) run(ctx context.Context, opt LocalOptions, began time.Time) (RowsSummary, error) {
-	be, err := OpenBackend(r.cfg, r.model, opt.Log)
+	base, err := r.bases.backend(r.cfg, r.model, opt.Log)
 	if err != nil {
 		return RowsSummary{}, err
 	}
-	defer be.Close()
-	l, closeTrainer, err := r.learner(opt.Dir, opt.Log, be)
+	defer base.release()
+	l, closeTrainer, err := r.learner(opt.Dir, opt.Log, base.user(r.cfg.Share))
 	if err != nil {
 		return RowsSummary{}, err
 	}

@@ -12,8 +12,15 @@ import (
 )
 
 // work rolls out groups of the run under its newest policy, on an engine of its
-// own, until the run is finished or ctx ends. The run exists.
+// own or the one it shares, until the run is finished or ctx ends. The run exists.
 func (p *parts) work(ctx context.Context, st replay.Store, name string, log *slog.Logger, beat func(rollout.Heartbeat)) (err error) {
+	if p.base.of.many {
+		at, leave, err := p.base.seat(p.cfg, nil)
+		if err != nil {
+			return err
+		}
+		return errors.Join(p.workOn(ctx, st, name, at, log, beat), leave())
+	}
 	r := p.cfg.Rollout
 	engine, err := newEngine(p.backend, r.Slots, r.MaxLen, 1)
 	if err != nil {

@@ -90,7 +90,7 @@ Start here:
 	root.PersistentFlags().BoolVarP(&g.verbose, "verbose", "v", false, "log what every part does")
 	root.AddCommand(
 		newQuickstart(g), newTrain(g), newUp(g), newNode(g), newCluster(g), newServe(g), newStatus(g),
-		newLog(g), newReplay(g), newModel(g), newVerify(g), newDoctor(g), newDev(g),
+		newLog(g), newReplay(g), newTenant(g), newModel(g), newVerify(g), newDoctor(g), newDev(g),
 	)
 	return root
 }

@@ -22,7 +22,7 @@ joins with that token. SIGTERM drains: a worker finishes or returns its groups.
 
   replay    holds EventLogs, adapters and the run's state (run 1, 3 or 5 of them)
   worker    rolls out groups of every unfinished run of its base model, each under
-            its newest policy, in proportion to rollout.share
+            its newest policy, in proportion to share
   learner   trains complete groups and publishes policies; starts the run of --config
             (further learners compute part of its micro-batches, with the same result
             to the bit, and one of them takes over when it is gone)

@@ -21,7 +21,7 @@ Every run has the tables train and eval; others are set up with
 skein replay set, and their settings can be changed while they are in use.`,
 	}
 	cmd.AddCommand(
-		newReplayTables(g), newReplayStat(g), newReplayShow(g), newReplaySet(g), newReplayDrop(g), newReplayPriorities(g),
+		newReplayTables(g), newReplayStat(g), newReplayQuota(g), newReplayShow(g), newReplaySet(g), newReplayDrop(g), newReplayPriorities(g),
 		newReplayLs(g), newReplayQuery(g), newReplayFollow(g), newReplayExport(g), newReplayImport(g),
 		newReplayDelete(g), newReplayRedact(g), newReplayCompact(g), newReplayVerify(g), newReplayRepair(g),
 		newReplayBackup(g), newReplayBackups(g), newReplayRestore(g), newReplayPrune(g), newReplayBench(g),

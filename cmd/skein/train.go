@@ -19,14 +19,14 @@ import (
 
 // trainFlags are those of skein train and of its algorithms.
 type trainFlags struct {
-	config, dir, metrics string
-	sets                 []string
-	dry                  bool
+	configs, sets []string
+	dir, metrics  string
+	dry           bool
 }
 
 func (f *trainFlags) flags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.config, "config", "", "configuration file (YAML onto the defaults)")
-	cmd.Flags().StringVar(&f.dir, "dir", "", "folder of the run (default runs/RUN)")
+	cmd.Flags().StringArrayVar(&f.configs, "config", nil, "configuration file (YAML onto the defaults); several train at once over one base model")
+	cmd.Flags().StringVar(&f.dir, "dir", "", "folder of the run (default runs/RUN); with several --config the folder of their folders (default runs)")
 	cmd.Flags().StringArrayVar(&f.sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
 	cmd.Flags().StringVar(&f.metrics, "metrics", "", "serve Prometheus metrics on HOST:PORT (port 0: any free one, written to DIR/metrics-addr)")
 	cmd.Flags().BoolVar(&f.dry, "dry-run", false, "print the resolved configuration, the memory plan and what a step costs, and stop")
@@ -41,11 +41,17 @@ func newTrain(g *globals) *cobra.Command {
 every role; algorithms on rows read files of data.train. The algorithm is the
 configuration's, or the one named (see skein train ALGORITHM --help). Started
 again with the same --dir it continues where it stopped, with the same next
-batch. For separate processes see skein up; for several machines see skein node.`,
+batch. For separate processes see skein up; for several machines see skein node.
+
+With several --config the runs train at once, each in DIR/RUN: runs on one base
+model share its weights, the batch of rollouts and passes of training in
+proportion to their share, and each gets to the bit what it gets alone. One that
+fails leaves the others alone; a file DIR/RUN/stop stops one of them.`,
 		Example: `  skein train --config recipes/store-grpo.yaml
   skein train --config recipes/store-grpo.yaml --set training.learning_rate=2e-4 --set training.loss_type=dapo --dir runs/mine
   skein train dpo --config recipes/store-dpo.yaml
-  skein train --config recipes/store-grpo.yaml --dry-run`,
+  skein train --config recipes/store-grpo.yaml --dry-run
+  skein train --config a.yaml --config b.yaml --dir runs`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("unknown algorithm %q; use one of %s", args[0], strings.Join(learner.Algorithms(), ", "))
@@ -117,7 +123,14 @@ func (f *trainFlags) run(cmd *cobra.Command, g *globals, algorithm string) error
 	if algorithm != "" {
 		sets = append([]string{"training.algorithm=" + algorithm}, sets...)
 	}
-	cfg, notes, err := project.Load(f.config, sets)
+	if len(f.configs) > 1 {
+		return f.runMany(cmd.Context(), g, sets)
+	}
+	config := ""
+	if len(f.configs) == 1 {
+		config = f.configs[0]
+	}
+	cfg, notes, err := project.Load(config, sets)
 	if err != nil {
 		return err
 	}
@@ -129,7 +142,7 @@ func (f *trainFlags) run(cmd *cobra.Command, g *globals, algorithm string) error
 		}
 		return printPlan(g, cfg, plan)
 	}
-	if f.config == "" && !cfg.Training.Offline() {
+	if config == "" && !cfg.Training.Offline() {
 		fmt.Fprintf(os.Stderr, "note: no --config: training %s on task %s with the defaults\n", cfg.Model, cfg.Task.Name)
 	}
 	dir := f.dir
