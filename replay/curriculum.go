@@ -27,8 +27,10 @@ const (
 // as tasks of every success are on average. Equally near ones: the one tried
 // less, then the one drawn first.
 //
-// All it goes by is in the fold: committed steps and completed groups, never a
-// clock.
+// All it goes by is in the fold: groups are measured when the learner has done
+// with them, in the order of its leases, so that which task comes next depends on
+// committed (and dropped) batches alone, never on a clock or on which worker was
+// faster.
 type Curriculum struct {
 	// Tasks is the pool: tasks 0 to Tasks-1 of the source, the easiest first where
 	// Phases are to mean anything.
@@ -129,7 +131,8 @@ func (f *fold) pickTask(r *runState, c *Curriculum, index uint64) (uint64, error
 	return best, nil
 }
 
-// learnTask measures the task of a group that is complete, or closed.
+// learnTask measures the task of a group that was trained, or dropped by the
+// learner.
 func (f *fold) learnTask(r *runState, g *pb.GroupState) error {
 	if g.Task == nil {
 		return nil

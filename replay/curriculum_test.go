@@ -93,6 +93,7 @@ func TestCurriculumGoesByTheFoldAlone(t *testing.T) {
 func TestCurriculumMeasures(t *testing.T) {
 	s := newCurriculumSim(t, Curriculum{Tasks: 1, Target: 500_000, Candidates: 1})
 	finish := func(change func(a, b *Item)) {
+		t.Helper()
 		tk := s.take(1)[0]
 		a, b := s.item(tk, 0), s.item(tk, 1)
 		change(&a, &b)
@@ -108,16 +109,47 @@ func TestCurriculumMeasures(t *testing.T) {
 	finish(func(a, b *Item) { fail(a); fail(b) })
 	is(0, 0)
 	finish(func(a, b *Item) { a.HasReward, b.HasReward = false, false })
+	require.NoError(t, s.commit(s.lease(1)))
 	is(0, 0)
-	require.NoError(t, s.commit(s.lease(1)))
 	finish(func(a, b *Item) { fail(a); b.Reward = .5 })
-	is(1, 500_000)
-	require.NoError(t, s.commit(s.lease(1)))
-	finish(func(a, b *Item) { a.Reward, b.Reward = 3, 1 })
-	is(2, 750_000)
+	is(0, 0) // complete, but the learner has not done with it
 	l := s.lease(1)
 	require.NoError(t, s.do(ReleaseLeaseCmd{s.now, "r", l.ID, ""}).Err)
-	is(2, 750_000) // ready again is not measured again
+	is(0, 0)
+	require.NoError(t, s.commit(s.lease(1)))
+	is(1, 500_000)
+	finish(func(a, b *Item) { a.Reward, b.Reward = 3, 1 })
+	l = s.lease(1)
+	require.NoError(t, s.do(ReleaseLeaseCmd{s.now, "r", l.ID, "nothing_to_train"}).Err)
+	is(2, 750_000) // dropped by the learner: a group that teaches nothing says how hard its task is
+}
+
+// Which worker is faster changes nothing: the groups of a batch are picked alike
+// whether others of it are complete already or not.
+func TestCurriculumIgnoresTheOrderOfCompletion(t *testing.T) {
+	pick := func(early bool) (tasks []uint64) {
+		s := &sim{t: t, kv: NewMemKV(), now: epoch}
+		c := Curriculum{Tasks: 6, Target: 500_000, Candidates: 6, Seed: 9}
+		require.NoError(t, s.do(CreateRunCmd{s.now, RunSpec{Run: "r", GroupSize: 2, GroupsPerStep: 4, TicketTTL: time.Minute, MaxAttempts: 1, Curriculum: &c}}).Err)
+		for range 10 {
+			var waiting []Ticket
+			for range 4 {
+				tk := s.take(1)[0]
+				tasks = append(tasks, tk.TaskIndex())
+				if early {
+					s.finish(tk)
+				} else {
+					waiting = append([]Ticket{tk}, waiting...)
+				}
+			}
+			for _, tk := range waiting {
+				s.finish(tk)
+			}
+			require.NoError(t, s.commit(s.lease(4)))
+		}
+		return tasks
+	}
+	require.Equal(t, pick(true), pick(false))
 }
 
 func TestCurriculumPhases(t *testing.T) {

@@ -189,5 +189,5 @@ func (f *fold) complete(r *runState, g *pb.GroupState, last *Item) error {
 	if allMembersFailed(g.Members) {
 		return f.drop(r, g, dropAllFailed)
 	}
-	return firstError(f.learnTask(r, g), f.makeReady(r, g))
+	return f.makeReady(r, g)
 }

@@ -144,6 +144,9 @@ func (f *fold) consume(r *runState, l *pb.LeaseState) error {
 			if err != nil {
 				return err
 			}
+			if err := f.learnTask(r, g); err != nil {
+				return err
+			}
 			g.Phase = pb.GroupPhase_GROUP_PHASE_CONSUMED
 			r.ConsumedGroups++
 			if err := firstError(f.putGroup(r.run, g), f.collectTrain(r, g, table.CollectFinished)); err != nil {

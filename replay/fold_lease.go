@@ -258,7 +258,7 @@ func (f *fold) endLease(r *runState, l *pb.LeaseState, dropFor string) error {
 			return err
 		}
 		if dropFor != "" {
-			err = firstError(f.drop(r, g, dropFor), f.collectTrain(r, g, table.CollectFinished))
+			err = firstError(f.learnTask(r, g), f.drop(r, g, dropFor), f.collectTrain(r, g, table.CollectFinished))
 		} else {
 			err = f.makeReady(r, g)
 		}

@@ -253,7 +253,7 @@ func (f *fold) expireTicket(r *runState, g *pb.GroupState) error {
 		return f.drop(r, g, dropExpired)
 	}
 	r.ShrunkGroups++
-	return firstError(f.learnTask(r, g), f.makeReady(r, g))
+	return f.makeReady(r, g)
 }
 
 func allMembersFailed(members []*pb.Member) bool {
