@@ -320,6 +320,7 @@ func (h *host) state() cluster.NodeInfo {
 		info.Metrics["rollouts"] += float64(b.Rollouts)
 		info.Metrics["failed"] += float64(b.Failed)
 		info.Metrics["in_flight"] += float64(b.Members)
+		tellTools(info.Metrics, b.Loop.Tools)
 		if b.LastErrorAt.After(newest) {
 			info.LastError, newest = b.LastError, b.LastErrorAt
 		}

@@ -22,6 +22,7 @@ type Loop struct {
 	cfg    LoopConfig
 	now    func() time.Time
 	counts loopCounters
+	tools  toolTimes
 	judges []Scorer
 }
 
@@ -37,6 +38,8 @@ type LoopStats struct {
 	ToolErrors     uint64 // executed calls whose result was an error
 	MalformedCalls uint64 // calls that did not parse
 	Forks          uint64 // times a template rewrote history
+	// Tools are the times of executed calls by tool; of at most 64 names.
+	Tools map[string]ToolTime
 }
 
 // NewLoop joins an engine with a model's text side. now is the clock; nil means
@@ -65,7 +68,7 @@ func (l *Loop) Stats() LoopStats {
 	c := &l.counts
 	return LoopStats{
 		Rollouts: c.rollouts.Load(), Turns: c.turns.Load(), Calls: c.calls.Load(),
-		ToolErrors: c.toolErrors.Load(), MalformedCalls: c.malformed.Load(), Forks: c.forks.Load(),
+		ToolErrors: c.toolErrors.Load(), MalformedCalls: c.malformed.Load(), Forks: c.forks.Load(), Tools: l.tools.get(),
 	}
 }
 

@@ -71,6 +71,7 @@ func (e *episode) execute(ctx context.Context, env tool.Env, parsed Parsed) []to
 			if r.err != nil {
 				e.loop.counts.toolErrors.Add(1)
 			}
+			e.loop.tools.add(r.call.Name, r.end.Sub(r.start), r.err != nil)
 			e.seen.Calls = append(e.seen.Calls, r.call)
 			e.seen.Results = append(e.seen.Results, ResultText(r.text, r.err))
 		}
