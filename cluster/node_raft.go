@@ -145,7 +145,8 @@ func (n *Node) raftConfig() *raft.Config {
 	c.CommitTimeout = min(250*time.Millisecond, n.cfg.Heartbeat/8)
 	c.MaxAppendEntries = 128
 	c.BatchApplyCh = true
-	c.SnapshotInterval = 30 * time.Second
+	// A log that is to be kept short is looked at oftener.
+	c.SnapshotInterval = min(max(30*time.Second*time.Duration(n.cfg.SnapshotEvery)/4096, 2*time.Second), 30*time.Second)
 	c.SnapshotThreshold = n.cfg.SnapshotEvery
 	c.TrailingLogs = n.cfg.SnapshotEvery
 	c.ShutdownOnRemove = false
