@@ -72,7 +72,7 @@ func (f *fold) holders(it *pb.Item) ([]holder, error) {
 func (f *fold) checkDelete(r *runState, s *pb.ItemState, _ string) error {
 	it := s.Item
 	if it.Table == TableTrain || it.Table == TableEval {
-		g, err := f.mustGroup(r.run, it.Group)
+		g, err := f.groupOf(r, it)
 		if err != nil {
 			return err
 		}
@@ -112,7 +112,7 @@ func (f *fold) deleteLog(r *runState, s *pb.ItemState, reason string) error {
 		return err
 	}
 	if it.Table == TableEval {
-		g, err := f.mustGroup(r.run, it.Group)
+		g, err := f.groupOf(r, it)
 		if err != nil {
 			return err
 		}
@@ -128,10 +128,18 @@ func (f *fold) deleteLog(r *runState, s *pb.ItemState, reason string) error {
 	)
 }
 
+// groupOf is the group of a log of train or eval; one without phase when it was
+// imported without its group.
+func (f *fold) groupOf(r *runState, it *pb.Item) (*pb.GroupState, error) {
+	g := new(pb.GroupState)
+	_, err := load(f.kv, groupKey(r.run, it.Group), g)
+	return g, err
+}
+
 // leaveTables takes the groups that hold a log out of their tables.
 func (f *fold) leaveTables(r *runState, it *pb.Item, reason string) error {
 	if it.Table == TableTrain || it.Table == TableEval {
-		g, err := f.mustGroup(r.run, it.Group)
+		g, err := f.groupOf(r, it)
 		if err != nil {
 			return err
 		}

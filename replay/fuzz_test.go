@@ -25,6 +25,10 @@ func FuzzCommand(f *testing.F) {
 		RemoveGroupsCmd{epoch, "r", "y", []string{"g"}, "x"}, DeleteLogsCmd{epoch, "r", []string{"a"}, "x"},
 		AppendItemsCmd{epoch, []Item{{LogID: "z", Run: "r", Table: "y", Group: "h", GroupSize: 2, Digest: "d", Status: 1, Tokens: 1}}},
 		AcquireLeaseCmd{epoch, LeaseRequest{Run: "r", Table: "y", Holder: "h", Groups: 1, TTL: 1}},
+		RedactLogsCmd{epoch, "r", []Redaction{{"a", "d", "e", 3}}, "x"}, DropTableCmd{epoch, "r", "y"}, ForgetDeletedCmd{epoch, epoch, 3},
+		ImportLogsCmd{epoch, "r", []Item{{LogID: "z", Run: "r", Table: "train", Group: "h", GroupSize: 2, Digest: "d", Status: 1, Tokens: 1}},
+			[]ImportGroup{{Table: "train", Group: "h", State: "consumed", Size: 2, LogIDs: []string{"z"}}, {Table: "y", Group: "i", State: "ready", Size: 1, LogIDs: []string{"z"}, Priority: 1}},
+			Policy{Run: "r", Version: 2, Adapter: "a"}},
 	} {
 		b, err := EncodeCommand(c)
 		require.NoError(f, err)

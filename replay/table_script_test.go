@@ -16,6 +16,9 @@ import (
 //	priorities table= set=group:1,group:2
 //	remove table= groups=a,b reason=
 //	delete logs=a,b [reason=]
+//	redact logs=a,b [old= to= size= reason=] | drop table= | forget before= [limit=]
+//	import table= group= members=a,b [policy= ...] | import table= as=GROUP logs=a,b state= [index= size= priority= sampled= reason=]
+//	tail [table= from= limit=] | item log= | keys SPACE
 //	tables | groups table= [after= limit=] | history table=
 func (s *script) tableVerb(verb string, a args) (out string, err error, ok bool) {
 	var b strings.Builder
@@ -60,6 +63,51 @@ func (s *script) tableVerb(verb string, a args) (out string, err error, ok bool)
 	case "delete":
 		res, err := s.apply(DeleteLogsCmd{s.now, "r", strings.Split(a.str("logs", ""), ","), a.str("reason", "asked")})
 		return fmt.Sprintf("%d deleted\n", res.Updated), err, true
+	case "redact":
+		var logs []Redaction
+		for _, id := range strings.Split(a.str("logs", ""), ",") {
+			old := a.str("old", "d:"+id)
+			logs = append(logs, Redaction{LogID: id, OldDigest: old, Digest: a.str("to", "twin-"+id), Size: uint32(a.num("size", 7))})
+		}
+		res, err := s.apply(RedactLogsCmd{s.now, "r", logs, a.str("reason", "asked")})
+		return fmt.Sprintf("%d redacted\n", res.Updated), err, true
+	case "drop":
+		_, err := s.apply(DropTableCmd{s.now, "r", name})
+		return "", err, true
+	case "forget":
+		res, err := s.apply(ForgetDeletedCmd{s.now, epoch.Add(a.dur("before", 0)), int(a.num("limit", 100))})
+		return fmt.Sprintf("%d forgotten\n", res.Updated), err, true
+	case "import":
+		c := ImportLogsCmd{Now: s.now, Run: "r", Policy: Policy{Run: "r", Version: a.num("policy", 0), Adapter: "far"}}
+		if g, ok := a["as"]; ok {
+			c.Groups = []ImportGroup{{Table: name, Group: g, State: a.str("state", "ready"), Reason: a.str("reason", ""), Size: uint32(a.num("size", 2)),
+				LogIDs: strings.Split(a.str("logs", ""), ","), Index: a.num("index", 0), Priority: number(a.str("priority", "1")), TimesSampled: uint32(a.num("sampled", 0))}}
+		} else {
+			for _, m := range strings.Split(a.str("members", "0"), ",") {
+				c.Items = append(c.Items, s.item(a, m))
+			}
+		}
+		res, err := s.apply(c)
+		for _, r := range res.Append {
+			fmt.Fprintf(&b, "%+v\n", r)
+		}
+		return b.String(), err, true
+	case "tail":
+		items, err := Tail(s.kv, TailRequest{Run: "r", Table: a.str("table", ""), Token: a.str("from", ""), Limit: int(a.num("limit", 0))})
+		for _, x := range items {
+			fmt.Fprintf(&b, "%s %s\n", x.Item.LogID, x.Token)
+		}
+		return b.String(), err, true
+	case "item":
+		items, err := Items(s.kv, []string{a.str("log", "")})
+		for _, it := range items {
+			fmt.Fprintf(&b, "%s digest=%s size=%d\n", it.LogID, it.Digest, it.Size)
+		}
+		return b.String(), err, true
+	case "keys": // how many of a space are left
+		n := 0
+		err := s.kv.Iterate([]byte(a.str("", "")), nil, func(_, _ []byte) bool { n++; return true })
+		return fmt.Sprintf("%d keys\n", n), err, true
 	case "tables":
 		ts, err := Tables(s.kv, "r")
 		for _, t := range ts[1:] {

@@ -33,7 +33,7 @@ func (c *changeFlags) flags(cmd *cobra.Command) {
 	c.t.flags(cmd)
 	c.q.flags(cmd, "")
 	cmd.Flags().StringVar(&c.reason, "reason", "", "why; groups that leave their tables are counted under it")
-	cmd.Flags().BoolVar(&c.all, "all", false, "every log of the run, without any filter")
+	cmd.Flags().BoolVar(&c.all, "all", false, "every log of the run, or of --table")
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only count")
 	cmd.Flags().BoolVar(&c.compact, "compact", false, "and compact every node afterwards, so that the bytes are gone")
 	_ = cmd.MarkFlagRequired("reason")
@@ -45,7 +45,9 @@ func (c *changeFlags) run(ctx context.Context, g *globals, verb string, change f
 	if err != nil {
 		return err
 	}
-	if f.All() != c.all {
+	rest := f
+	rest.Table = ""
+	if rest.All() != c.all {
 		return errors.New("say which logs: by --id, --author, --task, --since ..., or --all for every one (not both)")
 	}
 	return withRun(ctx, g, &c.t, func(ctx context.Context, st *project.Store, run string) error {

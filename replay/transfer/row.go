@@ -30,7 +30,7 @@ type Row struct {
 	Reward     *float64 `json:"reward" parquet:"reward,optional"`                   // null when there is none
 	Digest     string   `json:"digest" parquet:"digest"`                            // of the EventLog
 	Size       uint32   `json:"size" parquet:"size"`                                // bytes of data
-	Created    int64    `json:"created_ns" parquet:"created,timestamp(nanosecond)"` // since 1970, UTC; 0 = unknown
+	Created    int64    `json:"created_ns" parquet:"created_ns"` // since 1970, UTC; 0 = unknown
 	Data       []byte   `json:"data" parquet:"data,zstd"`
 }
 
