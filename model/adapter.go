@@ -15,7 +15,8 @@ import (
 // Keys of the safetensors metadata that bind an adapter to its base.
 const (
 	metaBase   = "skein_base_digest"
-	metaLoRA   = "skein_lora"
+	metaLoRA   = "skein_lora" // absent from a full one
+	metaFull   = "skein_full"
 	metaFormat = "skein_format"
 
 	blobFormat = "skein-adapter-v1"
@@ -33,14 +34,20 @@ const (
 var peftHeads = []string{"classifier", "score"}
 
 // Encode gives the adapter as one blob: a safetensors file with the flat vector
-// "params", "score" if there is a value head, and the LoRA configuration and base
-// digest in its metadata. The bytes are a pure function of the content.
+// "params", "score" if there is a value head, and in its metadata the LoRA
+// configuration, or that it is full, and the base's digest. The bytes are a pure function of the content.
 func (a *Adapter) Encode() []byte {
 	// Neither call can fail: strings and finite numbers marshal, names are
 	// fixed, and a bytes.Buffer takes everything.
-	lora, err := json.Marshal(a.LoRA)
-	if err != nil {
-		panic("model: adapter with a LoRA configuration that Validate refuses: " + err.Error())
+	meta := map[string]string{metaFormat: blobFormat, metaBase: a.BaseDigest}
+	if a.Full {
+		meta[metaFull] = "true"
+	} else {
+		lora, err := json.Marshal(a.LoRA)
+		if err != nil {
+			panic("model: adapter with a LoRA configuration that Validate refuses: " + err.Error())
+		}
+		meta[metaLoRA] = string(lora)
 	}
 	var buf bytes.Buffer
 	buf.Grow(4*len(a.Params) + 1024)
@@ -48,9 +55,7 @@ func (a *Adapter) Encode() []byte {
 	if a.Score != nil {
 		tensors = append(tensors, Tensor{Name: "score", Shape: []int{len(a.Score)}, Data: a.Score})
 	}
-	err = WriteSafeTensors(&buf, tensors,
-		map[string]string{metaFormat: blobFormat, metaBase: a.BaseDigest, metaLoRA: string(lora)})
-	if err != nil {
+	if err := WriteSafeTensors(&buf, tensors, meta); err != nil {
 		panic("model: encode adapter: " + err.Error())
 	}
 	return buf.Bytes()
@@ -66,12 +71,16 @@ func DecodeAdapter(blob []byte) (*Adapter, error) {
 	if f := st.Metadata[metaFormat]; f != blobFormat {
 		return nil, fmt.Errorf("%w: adapter blob has format %q, want %q", ErrFormat, f, blobFormat)
 	}
-	a := &Adapter{BaseDigest: st.Metadata[metaBase]}
-	if err := json.Unmarshal([]byte(st.Metadata[metaLoRA]), &a.LoRA); err != nil {
-		return nil, fmt.Errorf("%w: adapter blob %s: %w", ErrFormat, metaLoRA, err)
-	}
-	if err := a.LoRA.Validate(); err != nil {
-		return nil, fmt.Errorf("%w: adapter blob: %w", ErrFormat, err)
+	a := &Adapter{BaseDigest: st.Metadata[metaBase], Full: st.Metadata[metaFull] == "true"}
+	if lora := st.Metadata[metaLoRA]; a.Full && lora != "" {
+		return nil, fmt.Errorf("%w: adapter blob: it has both %s and %s", ErrFormat, metaFull, metaLoRA)
+	} else if !a.Full {
+		if err := json.Unmarshal([]byte(lora), &a.LoRA); err != nil {
+			return nil, fmt.Errorf("%w: adapter blob %s: %w", ErrFormat, metaLoRA, err)
+		}
+		if err := a.LoRA.Validate(); err != nil {
+			return nil, fmt.Errorf("%w: adapter blob: %w", ErrFormat, err)
+		}
 	}
 	if !st.Has("params") {
 		return nil, fmt.Errorf("%w: adapter blob has no vector \"params\"", ErrFormat)
@@ -108,6 +117,9 @@ func BlobDigest(blob []byte) string {
 func (a *Adapter) Save(dir string, c Config, baseName string) error {
 	if err := a.Check(c); err != nil {
 		return err
+	}
+	if a.Full {
+		return fmt.Errorf("%w: it holds all weights and has no form in PEFT: save it as a model (Model.Merge)", ErrAdapter)
 	}
 	layout, err := LoRALayout(c, a.LoRA)
 	if err != nil {

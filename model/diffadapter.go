@@ -55,6 +55,9 @@ func (a *Adapter) File(c Config) (*AdapterFile, error) {
 	if err := a.Check(c); err != nil {
 		return nil, err
 	}
+	if a.Full {
+		return nil, fmt.Errorf("%w: it holds all weights: merge it with its base and compare models", ErrAdapter)
+	}
 	layout, err := LoRALayout(c, a.LoRA)
 	if err != nil {
 		return nil, err

@@ -143,8 +143,8 @@ type Scorer interface {
 // Rows of one call may use different adapters; a row's result does not depend
 // on its company.
 type Decoder interface {
-	// SetAdapter puts a LoRA adapter at a place, 1 to Adapters, or empties it
-	// (nil). Adapters of different rank and targets may stand side by side.
+	// SetAdapter puts an adapter at a place, 1 to Adapters, or empties it (nil). A
+	// full one is for the pure-Go backend only. Adapters of different rank and targets may stand side by side.
 	SetAdapter(place int, a *Adapter) error
 	// Len is the number of tokens cached in a slot.
 	Len(slot int) int

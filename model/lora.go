@@ -259,15 +259,37 @@ func NewAdapter(c Config, lora LoRAConfig, baseDigest string, seed uint64) (*Ada
 	return a, nil
 }
 
+// FullOf are the base's weights as a full adapter to train from; they are loaded.
+func FullOf(m *Model) (*Adapter, error) {
+	flat, err := m.Weights.Flatten(m.Config)
+	return &Adapter{Full: true, BaseDigest: m.Digest, Params: flat}, err
+}
+
+// Layout names the tensors in Params.
+func (a *Adapter) Layout(c Config) (Layout, error) {
+	if a.Full {
+		return FullLayout(c), nil
+	}
+	return LoRALayout(c, a.LoRA)
+}
+
+// shape says in a few words what Params are.
+func (a *Adapter) shape() string {
+	if a.Full {
+		return "all weights"
+	}
+	return a.LoRA.String()
+}
+
 // Check reports whether the adapter has the shape that the configuration wants
 // and holds finite numbers.
 func (a *Adapter) Check(c Config) error {
-	layout, err := LoRALayout(c, a.LoRA)
+	layout, err := a.Layout(c)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrAdapter, err)
 	}
 	if len(a.Params) != layout.Size() {
-		return fmt.Errorf("%w: it has %d numbers, %v of this model wants %d (made for another base?)", ErrAdapter, len(a.Params), a.LoRA, layout.Size())
+		return fmt.Errorf("%w: it has %d numbers, %s of this model wants %d (made for another base?)", ErrAdapter, len(a.Params), a.shape(), layout.Size())
 	}
 	for _, p := range layout {
 		for i, v := range a.Params[p.Offset : p.Offset+p.Len()] {

@@ -1,14 +1,19 @@
 package model
 
+import "slices"
+
 // Merge gives the base weights with an adapter folded in, W + scale*B*A, in new
 // memory; tensors that the adapter doesn't touch are shared with the base, which
-// is loaded.
+// is loaded. A full adapter's weights are its own, in new memory too.
 func (m *Model) Merge(a *Adapter) (*Weights, error) {
 	if err := a.CheckBase(m.Digest); err != nil {
 		return nil, err
 	}
 	if err := a.Check(m.Config); err != nil {
 		return nil, err
+	}
+	if a.Full {
+		return UnflattenWeights(m.Config, slices.Clone(a.Params))
 	}
 	modules, err := LoRAModules(m.Config, a.LoRA)
 	if err != nil {

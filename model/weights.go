@@ -141,11 +141,12 @@ type LoRAConfig struct {
 	AlphaPattern Pattern[float64] `yaml:"alpha_pattern,omitempty" json:"alpha_pattern,omitempty"`
 }
 
-// Adapter is a LoRA adapter: one flat f32 vector in the order of
-// LoRALayout(config, lora): layer by layer, projection by projection (order of
-// Projections), A [r, in] then B [out, r].
+// Adapter is what a training makes of a base: a LoRA adapter, one flat f32 vector
+// in the order of LoRAModules, or, when Full, all weights in the order of
+// FullLayout, which take the base's place.
 type Adapter struct {
-	LoRA       LoRAConfig
+	LoRA       LoRAConfig // zero when Full
+	Full       bool
 	BaseDigest string
 	Params     []float32
 	// Score is a value head's weights [hidden] (TrainerConfig.Value); nil = none.

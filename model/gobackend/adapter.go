@@ -12,7 +12,29 @@ import (
 // kernels want. It follows the fused projections of layer: the A matrices of
 // one input are stacked, so that u = scale*Ax is one product.
 type lora struct {
-	layers [][4]loraLinear // by fused projection: qkv, o, gateUp, down
+	layers [][4]loraLinear // by fused projection: qkv, o, gateUp, down; nil when full
+	full   *net            // of a full adapter, takes the base's place
+}
+
+// net is what computes under the adapter, given the base's.
+func (l *lora) net(base *net) *net {
+	if l != nil && l.full != nil {
+		return l.full
+	}
+	return base
+}
+
+// newAdapter packs an adapter for decoding.
+func newAdapter(c model.Config, a *model.Adapter, pool *f32.Pool) (*lora, error) {
+	if !a.Full {
+		return newLoRA(c, a.LoRA, slices.Clone(a.Params), pool)
+	}
+	w, err := model.UnflattenWeights(c, a.Params)
+	if err != nil {
+		return nil, err
+	}
+	n, err := newNet(c, w, pool, nil)
+	return &lora{full: n}, err
 }
 
 // The fused projections of a layer, as indexes.
@@ -132,7 +154,7 @@ func (l *loraLinear) scale(u []float32, rows int) {
 // at is the adapter of one fused projection; nil receiver and nil result mean
 // no adapter there.
 func (l *lora) at(layer, fused int) *loraLinear {
-	if l == nil || len(l.layers[layer][fused].parts) == 0 {
+	if l == nil || l.full != nil || len(l.layers[layer][fused].parts) == 0 {
 		return nil
 	}
 	return &l.layers[layer][fused]

@@ -67,12 +67,30 @@ func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]
 	if len(active) == 0 {
 		return outs, ctx.Err()
 	}
-	slices.SortStableFunc(active, func(a, b *decodeRow) int { return a.Adapter - b.Adapter })
+	slices.SortStableFunc(active, func(a, b *decodeRow) int { return d.order(a.Adapter, b.Adapter) })
+	var errs []error
+	for len(active) > 0 {
+		n := d.net(active[0].Adapter)
+		k := slices.IndexFunc(active, func(r *decodeRow) bool { return d.net(r.Adapter) != n })
+		if k < 0 {
+			k = len(active)
+		}
+		errs = append(errs, d.decodeNet(ctx, n, active[:k:k]))
+		active = active[k:]
+	}
+	if err := errors.Join(errs...); err != nil {
+		return outs, fmt.Errorf("gobackend: decode: %w", err)
+	}
+	return outs, nil
+}
+
+// decodeNet decodes rows of one net.
+func (d *decoder) decodeNet(ctx context.Context, n *net, active []*decodeRow) error {
 	// Few weights: each goroutine decodes its own rows to the end, with no
 	// meeting point. Many weights: all goroutines share each product, so that
 	// the weights are read once per step.
 	parts := 1
-	if d.b.net.bytes() <= splitBytes {
+	if n.bytes() <= splitBytes {
 		parts = min(d.b.pool.Threads(), len(active))
 	}
 	var shared *f32.Pool // of the products of a lone part
@@ -86,22 +104,18 @@ func (d *decoder) Decode(ctx context.Context, rows []model.DecodeRow, n int) ([]
 		ln := d.lanes[p]
 		ln.pool = shared
 		lo, hi := p*len(active)/parts, (p+1)*len(active)/parts
-		errs[p] = d.decodeLane(ctx, ln, active[lo:hi:hi])
+		errs[p] = d.decodeLane(ctx, n, ln, active[lo:hi:hi])
 	})
-	if err := errors.Join(errs...); err != nil {
-		return outs, fmt.Errorf("gobackend: decode: %w", err)
-	}
-	return outs, nil
+	return errors.Join(errs...)
 }
 
 // decodeLane steps its rows until all are done.
-func (d *decoder) decodeLane(ctx context.Context, ln *lane, rows []*decodeRow) error {
-	n := d.b.net
+func (d *decoder) decodeLane(ctx context.Context, n *net, ln *lane, rows []*decodeRow) error {
 	for len(rows) > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		ln.begin()
+		ln.begin(n)
 		for _, r := range rows {
 			ln.add(r.cache, r.ad, r.cache.len, r.last)
 		}

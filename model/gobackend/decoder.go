@@ -29,6 +29,7 @@ type decoder struct {
 // lane is the working memory of one goroutine's forward passes.
 type lane struct {
 	exec
+	net    *net // of the batch
 	acts   acts
 	angles []float32
 	logits []float32
@@ -39,8 +40,10 @@ type lane struct {
 	clusters []cluster // of spans
 }
 
-// begin empties the batch.
-func (ln *lane) begin() { ln.tokens, ln.spans, ln.shares = ln.tokens[:0], ln.spans[:0], ln.shares[:0] }
+// begin empties the batch, whose rows n will compute.
+func (ln *lane) begin(n *net) {
+	ln.net, ln.tokens, ln.spans, ln.shares = n, ln.tokens[:0], ln.spans[:0], ln.shares[:0]
+}
 
 // add appends tokens of one slot.
 func (ln *lane) add(c *slotCache, ad *lora, pos int, tokens ...int32) {
@@ -106,12 +109,27 @@ func (d *decoder) setAdapter(place int, a *model.Adapter) error {
 	if err := a.Check(d.b.m.Config); err != nil {
 		return err
 	}
-	l, err := newLoRA(d.b.m.Config, a.LoRA, slices.Clone(a.Params), d.b.pool)
+	l, err := newAdapter(d.b.m.Config, a, d.b.pool)
 	if err != nil {
 		return err
 	}
 	d.adapters[place] = l
 	return nil
+}
+
+// net is what computes the rows of a place.
+func (d *decoder) net(place int) *net { return d.adapters[place].net(d.b.net) }
+
+// order sorts places so that those of one net, and of one adapter, stand
+// together.
+func (d *decoder) order(a, b int) int {
+	if x, y := d.net(a) == d.b.net, d.net(b) == d.b.net; x != y {
+		if x {
+			return -1
+		}
+		return 1
+	}
+	return a - b
 }
 
 // checkPlace reports a row's place that holds no adapter.
@@ -193,7 +211,7 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 		return fmt.Errorf("gobackend: prefill: %w", err)
 	}
 	rows = slices.Clone(rows)
-	slices.SortStableFunc(rows, func(a, b model.PrefillRow) int { return a.Adapter - b.Adapter })
+	slices.SortStableFunc(rows, func(a, b model.PrefillRow) int { return d.order(a.Adapter, b.Adapter) })
 	ln := d.lanes[0]
 	var release func()
 	ln.pool, release = d.b.pool.Crew()
@@ -202,8 +220,8 @@ func (d *decoder) Prefill(ctx context.Context, rows []model.PrefillRow) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("gobackend: prefill: %w", err)
 		}
-		ln.begin()
-		for r < len(rows) && len(ln.tokens) < prefillRows {
+		ln.begin(d.net(rows[r].Adapter))
+		for r < len(rows) && len(ln.tokens) < prefillRows && d.net(rows[r].Adapter) == ln.net {
 			row := rows[r]
 			take := min(len(row.Tokens)-at, prefillRows-len(ln.tokens))
 			if take > 0 {
@@ -255,7 +273,7 @@ func (d *decoder) checkPrefill(rows []model.PrefillRow) error {
 // ln.spans, and leaves the final residual in ln.acts.x. With cacheOnly the last
 // layer stops at its keys and values.
 func (d *decoder) forward(ln *lane, cacheOnly bool) {
-	n, a, rows := d.b.net, &ln.acts, len(ln.tokens)
+	n, a, rows := ln.net, &ln.acts, len(ln.tokens)
 	a.resize(n.dims, rows)
 	ln.angles = resize(ln.angles, rows*n.ropes.width)
 	for _, sp := range ln.spans {

@@ -106,7 +106,7 @@ func allLogits(t testing.TB, b *backend, a *model.Adapter, ids []int32) []float3
 	d := newDecoder(t, b, 1, len(ids), a)
 	ln, n := d.lanes[0], b.net
 	ln.pool = b.pool
-	ln.begin()
+	ln.begin(b.net)
 	ln.add(d.slot(0), d.adapters[place(a)], 0, ids...)
 	d.forward(ln, false)
 	ln.rmsNorm(ln.acts.xn, ln.acts.inv1, ln.acts.x, n.norm, n.eps, len(ids))

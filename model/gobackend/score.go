@@ -43,7 +43,7 @@ func (d *decoder) scoreRow(ctx context.Context, r model.ScoreRow, out *model.Sco
 	if len(r.Tokens) < 2 {
 		return d.Prefill(ctx, []model.PrefillRow{{Slot: r.Slot, Adapter: r.Adapter, Tokens: r.Tokens}})
 	}
-	n, ln := d.b.net, d.lanes[0]
+	n, ln := d.net(r.Adapter), d.lanes[0]
 	var release func()
 	ln.pool, release = d.b.pool.Crew()
 	defer release()
@@ -57,7 +57,7 @@ func (d *decoder) scoreRow(ctx context.Context, r model.ScoreRow, out *model.Sco
 			return err
 		}
 		part := r.Tokens[at:min(at+pass, len(r.Tokens))]
-		ln.begin()
+		ln.begin(n)
 		c := d.slot(r.Slot)
 		ln.add(c, d.adapters[r.Adapter], c.len, part...)
 		d.forward(ln, false)

@@ -3,6 +3,7 @@
 package xla
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/gomlx/go-xla/pkg/pjrt"
@@ -259,6 +260,9 @@ func (d *decoder) SetAdapter(place int, a *model.Adapter) error {
 	if a == nil {
 		d.stack.filled[place-1] = false
 		return nil
+	}
+	if a.Full {
+		return errors.New("xla: set adapter: it holds all weights, which this backend takes as a model only: use the go backend, or merge it (skein model merge) and open the result")
 	}
 	m := d.b.model
 	if err := a.Check(m.Config); err != nil {
