@@ -182,7 +182,7 @@ func (c *Checkpoint) Digest() (string, error) {
 func (l *Learner) Checkpoint() *Checkpoint {
 	o := l.opt.clone()
 	var bco *preference.BCOState
-	if l.cfg.Algorithm == BCO {
+	if l.cfg.rowLoss() == BCO {
 		state := l.bco
 		bco = &state
 	}

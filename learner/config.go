@@ -22,7 +22,7 @@ const (
 
 // Algorithms lists what can be trained: on rollouts, then on rows.
 func Algorithms() []string {
-	return append([]string{GRPO, PPO, RLOO, Reinforce}, OfflineAlgorithms()...)
+	return append([]string{GRPO, PPO, RLOO, Reinforce, OnlineDPO, OnlineBCO}, OfflineAlgorithms()...)
 }
 
 // Policies for constant groups: those whose scored rewards are all equal.
@@ -165,8 +165,10 @@ type Config struct {
 	BaselineConfig `yaml:",inline"`
 	// PPO settings.
 	PPOConfig `yaml:",inline"`
-	// Offline settings, of algorithms that train on rows.
+	// Settings of algorithms that train on rows, and of their losses on rollouts.
 	OfflineConfig `yaml:",inline"`
+	// What rollouts become for these losses.
+	OnlineConfig `yaml:",inline"`
 
 	// LoRADropout is the rate of LoRA dropout (model.Dropout) in the passes that are
 	// differentiated, the critic's too; 0 = none. The policy's masks are a function
@@ -219,6 +221,9 @@ func (c Config) Validate() error {
 	switch c.Algorithm {
 	case GRPO, PPO, RLOO, Reinforce:
 		errs = append(errs, c.validateRollouts(atLeast, bad)...)
+		atLeast("max_steps", c.MaxSteps, 1, "say how many learner steps to train")
+	case OnlineDPO, OnlineBCO:
+		errs = append(errs, c.validateOnline(atLeast, bad)...)
 		atLeast("max_steps", c.MaxSteps, 1, "say how many learner steps to train")
 	case SFT, DPO, KTO, BCO, Reward:
 		errs = append(errs, c.validateOffline(atLeast, bad)...)
@@ -286,23 +291,9 @@ func (c Config) validateRollouts(atLeast func(string, int, int, string), bad fun
 	errs = append(errs, c.validateTurns(bad)...)
 	c.validateAdaptiveEntropy(bad)
 	c.validateSources(bad)
-	atLeast("groups_per_step", c.GroupsPerStep, 1, "use 1 or more")
 	atLeast("num_iterations", c.NumIterations, 1, "use 1 for one update per batch")
 	atLeast("num_mini_batches", c.NumMiniBatches, 1, "use 1 to train on the whole batch at once")
-	atLeast("max_completion_length", c.MaxCompletionLength, 1, "use the rollouts' token limit")
-	switch c.ConstantGroups {
-	case KeepConstant:
-	case DropConstant, ResampleConstant:
-		if !c.comparesGroups() {
-			bad("constant_groups: %q, but %s does not compare within groups; use %q", c.ConstantGroups, c.Algorithm, KeepConstant)
-		}
-		if c.ConstantGroups == ResampleConstant && c.MaxStaleness == 0 {
-			bad("constant_groups: %q needs rollouts beyond those of one step, and max_staleness 0 lets none be made; use max_staleness 1 or more, or %q", c.ConstantGroups, DropConstant)
-		}
-	default:
-		bad("constant_groups: unknown %q; use %q, %q or %q", c.ConstantGroups, KeepConstant, DropConstant, ResampleConstant)
-	}
-	atLeast("max_resample", c.MaxResample, 1, "use e.g. 3")
+	c.validateGroups(atLeast, bad)
 	return errs
 }
 

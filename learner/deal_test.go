@@ -89,8 +89,11 @@ func enlisted(t testing.TB, l *Learner, lender *Lender, limit int64) {
 // manyGroups pack into several micro-batches.
 func manyGroups(t testing.TB, n int) (out []Group) {
 	for i := range n {
-		id := fmt.Sprint("g", i)
-		out = append(out, group(t, id, uint64(i), []part{pol(0, int32(3+i%3), 4, 5)}, r(1), r(0), r(float64(i)/10)))
+		g := Group{ID: fmt.Sprint("g", i), Index: uint64(i)}
+		for m, rw := range []float64{1, 0, float64(i) / 10} {
+			g.Logs = append(g.Logs, entry{group: g.ID, member: uint32(m), size: 3, parts: []part{pol(0, int32(3+i%3), int32(m), 5)}, reward: r(rw)}.log(t))
+		}
+		out = append(out, g)
 	}
 	return out
 }
@@ -108,9 +111,13 @@ func sameResult(t testing.TB, want, got StepResult) {
 // helper breaks.
 func TestHelpersChangeNoBit(t *testing.T) {
 	grpo, ppo := small(3), ppoConfig(3)
-	grpo.TokenBudget, grpo.Beta, grpo.NumIterations = 12, .1, 2
-	ppo.TokenBudget, ppo.NumIterations, ppo.NumMiniBatches = 12, 2, 2
-	for _, c := range []Config{grpo, ppo} {
+	grpo.TokenBudget, grpo.Beta, grpo.NumIterations = 4, .1, 2
+	ppo.TokenBudget, ppo.NumIterations, ppo.NumMiniBatches = 4, 2, 2
+	online := DefaultOnlineConfig(OnlineDPO)
+	online.NumGenerations, online.GroupsPerStep, online.TokenBudget, online.LearningRate = 3, 2, 1, .1
+	bco := DefaultOnlineConfig(OnlineBCO) // whose loss sees the whole step first
+	bco.NumGenerations, bco.GroupsPerStep, bco.TokenBudget, bco.LearningRate = 3, 2, 1, .1
+	for _, c := range []Config{grpo, ppo, online, bco} {
 		t.Run(c.Algorithm, func(t *testing.T) { helpersChangeNoBit(t, c) })
 	}
 }
@@ -141,8 +148,12 @@ type waiting struct {
 }
 
 func (w waiting) Forward(ctx context.Context, g []model.PrefixGroup, temp float64) (model.Scores, error) {
-	<-w.until
-	return w.Trainer.Forward(ctx, g, temp)
+	select {
+	case <-w.until:
+		return w.Trainer.Forward(ctx, g, temp)
+	case <-time.After(10 * time.Second):
+		return model.Scores{}, errors.New("no helper was dealt anything")
+	}
 }
 
 // telling is a helper's trainer that says when it has made a gradient.
@@ -158,7 +169,7 @@ func (h telling) Grad() []float32 {
 
 func TestHelpersCompute(t *testing.T) {
 	c := small(3)
-	c.TokenBudget = 12
+	c.TokenBudget = 4
 	l, b := newLearner(t, c, nil)
 	until := make(chan struct{})
 	l.tr = waiting{b, until}
@@ -173,7 +184,7 @@ func TestHelpersCompute(t *testing.T) {
 // A critic's micro-batches are dealt like the policy's.
 func TestHelpersComputeTheCritic(t *testing.T) {
 	c := ppoConfig(3)
-	c.TokenBudget, c.CriticWarmup = 12, 10 // the critic alone is trained
+	c.TokenBudget, c.CriticWarmup = 4, 10 // the critic alone is trained
 	l, _ := newLearner(t, c, nil)
 	until := make(chan struct{})
 	l.critic.tr = waiting{l.critic.tr, until}
@@ -221,7 +232,7 @@ func TestHelperRefuses(t *testing.T) {
 // trainer is not a guest's; what it was dealt is computed by the others.
 func TestLenderKeepsItsTrainer(t *testing.T) {
 	c := small(3)
-	c.TokenBudget = 12
+	c.TokenBudget = 4
 	l, _ := newLearner(t, c, nil)
 	lender := lend(t, l, c, nil, 1<<40)
 	ask := func(l *Learner) error {

@@ -136,9 +136,11 @@ func (h *helper) gradient(ctx context.Context, d model.Scores) ([]float32, error
 	return a.vectors[0], nil
 }
 
-// layoutDigest names a parameter vector's tensors, shapes and order.
-func layoutDigest(l model.Layout) string {
+// layoutDigest names a parameter vector's tensors, shapes and order, and what the
+// trainer gives besides log-probabilities.
+func layoutDigest(l model.Layout, t model.TrainerConfig) string {
 	h := sha256.New()
+	_, _ = fmt.Fprintln(h, t.Value, t.MeanLogProb, t.LogSumSq)
 	for _, p := range l {
 		_, _ = fmt.Fprintln(h, p.Name, p.Shape, p.Offset) // a hash takes everything
 	}

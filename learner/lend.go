@@ -25,9 +25,9 @@ type Lender struct {
 // the kind of arithmetic, such as "go f32": learners of different kinds do not
 // help each other, their bits differ.
 func (l *Learner) Lend(backend string) *Lender {
-	hello := Hello{Protocol: protocol, Run: l.ident.Run, Base: l.ident.Base, Params: layoutDigest(l.tr.Layout()), Backend: backend}
+	hello := Hello{Protocol: protocol, Run: l.ident.Run, Base: l.ident.Base, Params: layoutDigest(l.tr.Layout(), l.cfg.Trainer(model.LoRAConfig{}, false)), Backend: backend}
 	if l.critic != nil {
-		hello.Critic = layoutDigest(l.critic.tr.Layout())
+		hello.Critic = layoutDigest(l.critic.tr.Layout(), model.TrainerConfig{Value: true})
 	}
 	return &Lender{trainers: l.trainers(), hello: hello}
 }

@@ -28,6 +28,17 @@ func (g *gapStats) add(e Episode, old []float64, version uint64) {
 	}
 }
 
+func (g gapStats) metrics(m map[string]float64) {
+	if g.n > 0 {
+		m["logprob_gap/mean_abs"] = g.sum / g.n
+		m["logprob_gap/max_abs"] = g.max
+	}
+	if g.sameN > 0 {
+		m["logprob_gap/same_version_mean_abs"] = g.sameSum / g.sameN
+		m["logprob_gap/same_version_max_abs"] = g.same
+	}
+}
+
 // metrics of a finished step. Means over tokens are over computed tokens.
 func (s *stepRun) metrics() map[string]float64 {
 	m := s.stats.Metrics(s.cfg)
@@ -55,14 +66,7 @@ func (s *stepRun) metrics() map[string]float64 {
 	m["grad_norm"] = s.norm / it
 	m["learning_rate"] = s.lr
 	s.episodes(m)
-	if s.gap.n > 0 {
-		m["logprob_gap/mean_abs"] = s.gap.sum / s.gap.n
-		m["logprob_gap/max_abs"] = s.gap.max
-	}
-	if s.gap.sameN > 0 {
-		m["logprob_gap/same_version_mean_abs"] = s.gap.sameSum / s.gap.sameN
-		m["logprob_gap/same_version_max_abs"] = s.gap.same
-	}
+	s.gap.metrics(m)
 	computed := 0
 	for _, mb := range s.micros {
 		computed += mb.tokens
@@ -76,11 +80,16 @@ func (s *stepRun) metrics() map[string]float64 {
 		m["excluded/"+reason] = float64(n)
 	}
 	s.time.metrics(m)
-	if len(s.l.helpers) > 0 { // a matter of time, not of what is learned
-		m["time/helpers"] = float64(len(s.l.helpers))
-		m["time/helped_micro_batches"] = float64(s.helped.Load())
-	}
+	s.help(m)
 	return m
+}
+
+// help adds what other learners did: a matter of time, not of what is learned.
+func (d *dealer) help(m map[string]float64) {
+	if len(d.helpers) > 0 {
+		m["time/helpers"] = float64(len(d.helpers))
+		m["time/helped_micro_batches"] = float64(d.helped.Load())
+	}
 }
 
 // episodes adds what is known without the trainer.

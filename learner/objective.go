@@ -1,8 +1,6 @@
 package learner
 
 import (
-	"context"
-
 	"github.com/skein-rl/skein/learner/data"
 )
 
@@ -19,9 +17,11 @@ type objective interface {
 	// reset forgets the batch before.
 	reset()
 	// begin settles what the loss divides by, before any score of the batch.
-	begin(ctx context.Context, r *offline, b *offBatch) error
+	begin(r *rowRun, b *offBatch) error
 	// loss is the share of the rows named by part; it fills their derivatives.
-	loss(b *offBatch, part []int) (float64, error)
+	// Several parts may be computed at a time. tally adds a part to the metrics; it
+	// is called in the parts' order.
+	loss(b *offBatch, part []int) (x float64, tally func(), err error)
 	metrics() map[string]float64
 	// done keeps what the step changed beside the parameters.
 	done()
@@ -36,7 +36,7 @@ func newObjective(l *Learner) objective {
 }
 
 func objectiveOf(c Config) objective {
-	switch c.Algorithm {
+	switch c.rowLoss() {
 	case DPO:
 		return &dpoObjective{cfg: c.dpo()}
 	case KTO:

@@ -1,7 +1,6 @@
 package learner
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/skein-rl/skein/learner/data"
@@ -29,16 +28,16 @@ func (o *bcoObjective) reference() bool { return true }
 func (o *bcoObjective) whole() bool     { return true }
 func (o *bcoObjective) reset()          { *o = bcoObjective{cfg: o.cfg, l: o.l, density: o.density} }
 
-func (o *bcoObjective) begin(context.Context, *offline, *offBatch) error { return nil }
+func (o *bcoObjective) begin(_ *rowRun, _ *offBatch) error { return nil }
 
-func (o *bcoObjective) loss(b *offBatch, part []int) (float64, error) {
+func (o *bcoObjective) loss(b *offBatch, part []int) (float64, func(), error) {
 	rows := verdicts(b, part)
 	if o.density != nil {
 		for j, k := range part {
 			if e := b.rows[k]; !e.Label {
 				x, err := o.density.Ratio(e.Embedding)
 				if err != nil {
-					return 0, err
+					return 0, nil, err
 				}
 				rows[j].Weight = x * e.RowWeight()
 			}
@@ -49,19 +48,18 @@ func (o *bcoObjective) loss(b *offBatch, part []int) (float64, error) {
 	if b.train {
 		var err error
 		if tot, o.next, err = preference.NewBCOTotals(o.cfg, o.l.bco, rows); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
 	res, err := preference.BCO(o.cfg, rows, tot)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	o.shift = tot.Shift
-	o.stats.Merge(res.Stats)
 	for j, k := range part {
 		b.dLogP[k] = res.DLogP[j]
 	}
-	return res.Loss, nil
+	return res.Loss, func() { o.stats.Merge(res.Stats) }, nil
 }
 
 func (o *bcoObjective) metrics() map[string]float64 {

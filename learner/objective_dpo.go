@@ -1,8 +1,6 @@
 package learner
 
 import (
-	"context"
-
 	"github.com/skein-rl/skein/learner/data"
 	"github.com/skein-rl/skein/learner/preference"
 )
@@ -41,7 +39,7 @@ func (o *dpoObjective) pair(b *offBatch, k int) preference.Pair {
 	return p
 }
 
-func (o *dpoObjective) begin(_ context.Context, _ *offline, b *offBatch) (err error) {
+func (o *dpoObjective) begin(_ *rowRun, b *offBatch) (err error) {
 	pairs := make([]preference.Pair, len(b.rows))
 	for k := range pairs {
 		pairs[k] = o.pair(b, k)
@@ -50,32 +48,37 @@ func (o *dpoObjective) begin(_ context.Context, _ *offline, b *offBatch) (err er
 	return err
 }
 
-func (o *dpoObjective) loss(b *offBatch, part []int) (float64, error) {
+func (o *dpoObjective) loss(b *offBatch, part []int) (float64, func(), error) {
 	if o.whole() {
-		return o.share(b, part, 1)
+		x, stats, err := o.share(b, part, 1)
+		return x, func() { o.stats.Merge(stats) }, err
 	}
 	sum := 0.0
-	for _, k := range part {
-		x, err := o.share(b, []int{k}, b.rows[k].RowWeight())
+	all := make([]preference.PairStats, len(part))
+	for j, k := range part {
+		x, stats, err := o.share(b, []int{k}, b.rows[k].RowWeight())
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
-		sum += x
+		sum, all[j] = sum+x, stats
 	}
-	return sum, nil
+	return sum, func() {
+		for _, s := range all {
+			o.stats.Merge(s)
+		}
+	}, nil
 }
 
 // share is the loss of some rows of one weight.
-func (o *dpoObjective) share(b *offBatch, part []int, weight float64) (float64, error) {
+func (o *dpoObjective) share(b *offBatch, part []int, weight float64) (float64, preference.PairStats, error) {
 	pairs := make([]preference.Pair, len(part))
 	for j, k := range part {
 		pairs[j] = o.pair(b, k)
 	}
 	res, err := preference.DPO(o.cfg, pairs, o.tot)
 	if err != nil {
-		return 0, err
+		return 0, res.Stats, err
 	}
-	o.stats.Merge(res.Stats)
 	for j, k := range part {
 		d := append(append(make([]float64, 0, len(b.logp[k])), res.DLogP[j].Chosen...), res.DLogP[j].Rejected...)
 		for t := range d {
@@ -83,7 +86,7 @@ func (o *dpoObjective) share(b *offBatch, part []int, weight float64) (float64, 
 		}
 		b.dLogP[k] = d
 	}
-	return weight * res.Loss, nil
+	return weight * res.Loss, res.Stats, nil
 }
 
 func (o *dpoObjective) metrics() map[string]float64 { return o.stats.Metrics(o.cfg) }

@@ -1,7 +1,6 @@
 package learner
 
 import (
-	"context"
 	"errors"
 	"slices"
 
@@ -28,7 +27,7 @@ func (o *ktoObjective) whole() bool     { return false }
 func (o *ktoObjective) done()           {}
 func (o *ktoObjective) reset()          { *o = ktoObjective{cfg: o.cfg} }
 
-func (o *ktoObjective) begin(ctx context.Context, r *offline, b *offBatch) error {
+func (o *ktoObjective) begin(r *rowRun, b *offBatch) error {
 	o.tot.Rows = float64(len(b.rows))
 	if !o.cfg.NeedsKL() || r.sameAsReference() {
 		return nil // the KL of a policy to itself is 0
@@ -42,11 +41,11 @@ func (o *ktoObjective) begin(ctx context.Context, r *offline, b *offBatch) error
 		s, _ := scored(e.Prompt, other.Chosen)
 		seqs[k] = []sequence{s}
 	}
-	lp, err := r.logprobs(ctx, seqs, r.l.params)
+	lp, err := r.logprobs(seqs, r.l.numbered(placePolicy, r.l.params))
 	if err != nil {
 		return err
 	}
-	ref, err := r.logprobs(ctx, seqs, r.l.refParams())
+	ref, err := r.logprobs(seqs, r.l.reference(r.l.refParams()))
 	if err != nil {
 		return err
 	}
@@ -85,16 +84,15 @@ func verdicts(b *offBatch, part []int) []preference.Unpaired {
 	return rows
 }
 
-func (o *ktoObjective) loss(b *offBatch, part []int) (float64, error) {
+func (o *ktoObjective) loss(b *offBatch, part []int) (float64, func(), error) {
 	res, err := preference.KTO(o.cfg, verdicts(b, part), o.tot)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	o.stats.Merge(res.Stats)
 	for j, k := range part {
 		b.dLogP[k] = res.DLogP[j]
 	}
-	return res.Loss, nil
+	return res.Loss, func() { o.stats.Merge(res.Stats) }, nil
 }
 
 func (o *ktoObjective) metrics() map[string]float64 {

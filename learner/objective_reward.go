@@ -1,8 +1,6 @@
 package learner
 
 import (
-	"context"
-
 	"github.com/skein-rl/skein/learner/data"
 	"github.com/skein-rl/skein/learner/preference"
 )
@@ -25,24 +23,25 @@ func (o *rewardObjective) whole() bool     { return false }
 func (o *rewardObjective) done()           {}
 func (o *rewardObjective) reset()          { *o = rewardObjective{cfg: o.cfg} }
 
-func (o *rewardObjective) begin(_ context.Context, _ *offline, b *offBatch) error {
+func (o *rewardObjective) begin(_ *rowRun, b *offBatch) error {
 	o.total = float64(len(b.rows))
 	return nil
 }
 
-func (o *rewardObjective) loss(b *offBatch, part []int) (float64, error) {
+func (o *rewardObjective) loss(b *offBatch, part []int) (float64, func(), error) {
 	sum := 0.0
+	var stats preference.RewardStats
 	for _, k := range part {
 		v, w := b.value[k], b.rows[k].RowWeight()
 		res, err := preference.Reward(o.cfg, []preference.ScorePair{{Chosen: v[0], Rejected: v[1], Margin: b.rows[k].Margin}}, o.total)
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
-		o.stats.Merge(res.Stats)
+		stats.Merge(res.Stats)
 		b.dValue[k] = []float64{w * res.DChosen[0], w * res.DRejected[0]}
 		sum += w * res.Loss
 	}
-	return sum, nil
+	return sum, func() { o.stats.Merge(stats) }, nil
 }
 
 func (o *rewardObjective) metrics() map[string]float64 { return o.stats.Metrics() }

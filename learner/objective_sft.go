@@ -1,8 +1,6 @@
 package learner
 
 import (
-	"context"
-
 	"github.com/skein-rl/skein/learner/data"
 	"github.com/skein-rl/skein/learner/loss"
 )
@@ -27,7 +25,7 @@ func (o *sftObjective) whole() bool     { return false }
 func (o *sftObjective) done()           {}
 func (o *sftObjective) reset()          { *o = sftObjective{kind: o.kind, smoothing: o.smoothing} }
 
-func (o *sftObjective) begin(_ context.Context, _ *offline, b *offBatch) error {
+func (o *sftObjective) begin(_ *rowRun, b *offBatch) error {
 	o.rows = make([]loss.SFTRow, len(b.rows))
 	for k, e := range b.rows {
 		_, w := scored(e.Prompt, e.Chosen)
@@ -40,7 +38,7 @@ func (o *sftObjective) begin(_ context.Context, _ *offline, b *offBatch) error {
 	return nil
 }
 
-func (o *sftObjective) loss(b *offBatch, part []int) (float64, error) {
+func (o *sftObjective) loss(b *offBatch, part []int) (float64, func(), error) {
 	rows := make([]loss.SFTRow, len(part))
 	for j, k := range part {
 		rows[j] = o.rows[k]
@@ -50,27 +48,27 @@ func (o *sftObjective) loss(b *offBatch, part []int) (float64, error) {
 	}
 	res, err := loss.SFT(o.kind, rows, o.total)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	for j, k := range part {
 		b.dLogP[k] = res.DLogP[j]
 	}
-	return res.Loss, nil
+	return res.Loss, nil, nil
 }
 
-func (o *sftObjective) smoothed(b *offBatch, part []int, rows []loss.SFTRow) (float64, error) {
+func (o *sftObjective) smoothed(b *offBatch, part []int, rows []loss.SFTRow) (float64, func(), error) {
 	mean := make([][]float64, len(part))
 	for j, k := range part {
 		mean[j] = b.mean[k]
 	}
 	res, err := loss.SmoothedSFT(o.smoothing, rows, mean, o.total)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	for j, k := range part {
 		b.dLogP[k], b.dMean[k] = res.DLogP[j], res.DMeanLogP[j]
 	}
-	return res.Loss, nil
+	return res.Loss, nil, nil
 }
 
 func (o *sftObjective) metrics() map[string]float64 { return map[string]float64{} }

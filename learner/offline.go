@@ -78,16 +78,13 @@ var errStopped = errors.New("learner: stopped by a hook")
 
 // offline is the state of RunOffline beside the learner's.
 type offline struct {
-	l     *Learner
-	set   *data.Set
+	rowRun
 	opt   OfflineOptions
-	obj   objective
 	total uint64
 	began time.Time
 	order []int // of the running epoch
 	at    uint64
-	ref   [][]float32 // precomputed, by row; nil
-	seen  uint64      // the step evaluated last, plus 1
+	seen  uint64 // the step evaluated last, plus 1
 }
 
 func newOffline(l *Learner, set *data.Set, opt OfflineOptions) (*offline, error) {
@@ -98,7 +95,7 @@ func newOffline(l *Learner, set *data.Set, opt OfflineOptions) (*offline, error)
 	if head := len(layout) > 0 && layout[len(layout)-1].Name == model.ScoreWeight; head != (l.cfg.Algorithm == Reward) {
 		return nil, fmt.Errorf("learner: algorithm: %s and a trainer with value head %v do not go together; set TrainerConfig.Value for reward alone", l.cfg.Algorithm, head)
 	}
-	r := &offline{l: l, set: set, opt: opt, obj: newObjective(l), began: time.Now()}
+	r := &offline{rowRun: rowRun{l: l, set: set, obj: newObjective(l), temperature: 1}, opt: opt, began: time.Now()}
 	for _, s := range []*data.Set{set, opt.Eval} {
 		if s == nil {
 			continue

@@ -105,6 +105,8 @@ func DefaultConfigOf(algorithm string) Config {
 		return DefaultRLOOConfig()
 	case Reinforce:
 		return DefaultReinforceConfig()
+	case OnlineDPO, OnlineBCO:
+		return DefaultOnlineConfig(algorithm)
 	}
 	c := DefaultConfig()
 	if d, ok := offlineDefaults[algorithm]; ok {
@@ -135,7 +137,7 @@ func (c Config) validateForeign(bad func(string, ...any)) {
 		{"density_ratio", c.DensityRatio, []string{BCO}},
 		{"center_rewards_coefficient", c.CenterRewardsCoefficient != 0, []string{Reward}},
 	} {
-		if s.set && !slices.Contains(s.of, c.Algorithm) {
+		if s.set && !slices.Contains(s.of, c.rowLoss()) {
 			bad("%s: only %s heeds it, not %s; leave it out", s.field, strings.Join(s.of, " and "), c.Algorithm)
 		}
 	}
@@ -187,8 +189,8 @@ func (c Config) validateOffline(atLeast func(string, int, int, string), bad func
 func (c Config) Trainer(lora model.LoRAConfig, full bool) model.TrainerConfig {
 	return model.TrainerConfig{
 		LoRA: lora, Full: full, Value: c.Algorithm == Reward,
-		MeanLogProb: c.Algorithm == SFT && c.LabelSmoothing > 0,
-		LogSumSq:    c.Algorithm == DPO && c.Weighting == preference.WeightingWPOAligned,
+		MeanLogProb: c.rowLoss() == SFT && c.LabelSmoothing > 0,
+		LogSumSq:    c.rowLoss() == DPO && c.Weighting == preference.WeightingWPOAligned,
 	}
 }
 

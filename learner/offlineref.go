@@ -9,7 +9,7 @@ import (
 // sameAsReference: while the parameters are still the start's, the reference is
 // the very same pass, so that rewards are exactly 0 whatever the kernels'
 // rounding.
-func (r *offline) sameAsReference() bool {
+func (r *rowRun) sameAsReference() bool {
 	return r.ref == nil && r.l.cfg.Reference == ReferenceStart && slices.Equal(r.l.params, r.l.start)
 }
 
@@ -20,6 +20,7 @@ func (r *offline) precompute(ctx context.Context) error {
 		return nil
 	}
 	rows := r.set.Rows()
+	r.dealer = r.l.dealer(ctx)
 	r.ref = make([][]float32, len(rows))
 	// A chunk at a time bounds what is held beside the result.
 	const chunk = 1024
@@ -29,7 +30,7 @@ func (r *offline) precompute(ctx context.Context) error {
 		for k := range seqs {
 			seqs[k] = r.obj.sequences(&rows[from+k])
 		}
-		lps, err := r.logprobs(ctx, seqs, r.l.refParams())
+		lps, err := r.logprobs(seqs, r.l.reference(r.l.refParams()))
 		if err != nil {
 			r.ref = nil
 			return fmt.Errorf("learner: %s: reference of rows %d to %d: %w", r.l.cfg.Algorithm, from, to-1, err)
@@ -46,7 +47,7 @@ func (r *offline) precompute(ctx context.Context) error {
 
 // references fills a batch's reference log-probabilities; train says that it is
 // of the training set.
-func (r *offline) references(ctx context.Context, b *offBatch, train bool) error {
+func (r *rowRun) references(b *offBatch, train bool) error {
 	if train && r.ref != nil {
 		for k, i := range b.idx {
 			for t, x := range r.ref[i] {
@@ -56,7 +57,7 @@ func (r *offline) references(ctx context.Context, b *offBatch, train bool) error
 		return nil
 	}
 	defer b.spend(&b.time.Reference)()
-	lps, err := r.logprobs(ctx, b.seqs, r.l.refParams())
+	lps, err := r.logprobs(b.seqs, r.l.reference(r.l.refParams()))
 	if err != nil {
 		return fmt.Errorf("reference: %w", err)
 	}

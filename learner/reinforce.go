@@ -55,7 +55,7 @@ func (c Config) reinforce() advantage.ReinforceConfig {
 
 // comparesGroups says that advantages come from differences within groups.
 func (c Config) comparesGroups() bool {
-	return c.Algorithm == GRPO || c.Algorithm == RLOO || c.Algorithm == Reinforce && c.GroupBaseline
+	return c.Algorithm == GRPO || c.Algorithm == RLOO || c.Algorithm == OnlineDPO || c.Algorithm == Reinforce && c.GroupBaseline
 }
 
 func (c Config) validateBaseline(bad func(string, ...any)) (errs []error) {

@@ -7,7 +7,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/skein-rl/skein/internal/spread"
@@ -43,6 +42,9 @@ type StepTime struct{ Forward, Reference, Backward, Optimizer, Critic, Total tim
 func (l *Learner) Step(ctx context.Context, groups []Group) (StepResult, error) {
 	if l.cfg.Offline() {
 		return StepResult{}, fmt.Errorf("learner: algorithm: Step trains on rollouts, the configuration says %q", l.cfg.Algorithm)
+	}
+	if l.cfg.online() {
+		return l.onlineStep(ctx, groups)
 	}
 	began := time.Now()
 	b, err := Build(l.cfg, l.version, groups)
@@ -109,8 +111,7 @@ type stepRun struct {
 	counted                float64 // tokens by the denominator rule, sum over optimizer steps
 
 	reference *paramVector
-	clock     sync.Mutex
-	time      StepTime // of all computers together
+	timer
 }
 
 func (s *stepRun) run() error {
@@ -127,7 +128,7 @@ func (s *stepRun) run() error {
 			return err
 		}
 	}
-	if s.critic != nil || c.NumMiniBatches > 1 || c.M2Threshold != nil || c.klInReward() && c.Beta != 0 {
+	if s.critic != nil || c.NumMiniBatches > 1 || c.M2Threshold != nil || c.LoRADropout > 0 || c.klInReward() && c.Beta != 0 {
 		if err := s.settle(); err != nil {
 			return fmt.Errorf("learner: step %d before its updates: %w", s.l.step+1, err)
 		}
@@ -148,7 +149,7 @@ func (s *stepRun) settle() error {
 	params := s.l.numbered(placePolicy, s.params)
 	err := s.deal(len(s.micros), func(ctx context.Context, c computer, k int) error {
 		m := s.micros[k]
-		if err := s.score(ctx, c, m, params); err != nil {
+		if err := s.score(ctx, c, m, params, model.Dropout{}); err != nil {
 			return err
 		}
 		return s.first(ctx, c, m)
@@ -262,10 +263,11 @@ func (s *stepRun) optimize(it int, p mini) error {
 }
 
 // forward sets the current log-probabilities and entropies of a micro-batch's
-// rows, for backward; score sets them only.
+// rows, for backward; score sets them only. What is constant in an update is
+// scored without dropout.
 func (s *stepRun) forward(ctx context.Context, c computer, m micro, params *paramVector) error {
 	defer s.spend(&s.time.Forward)()
-	sc, err := c.forward(ctx, m.groups, s.l.cfg.Temperature, params)
+	sc, err := c.forward(ctx, m.under(s.dropout()), s.l.cfg.Temperature, params)
 	if err := checkScores(m, sc, err); err != nil {
 		return err
 	}
@@ -273,9 +275,9 @@ func (s *stepRun) forward(ctx context.Context, c computer, m micro, params *para
 	return nil
 }
 
-func (s *stepRun) score(ctx context.Context, c computer, m micro, params *paramVector) error {
+func (s *stepRun) score(ctx context.Context, c computer, m micro, params *paramVector, d model.Dropout) error {
 	defer s.spend(&s.time.Forward)()
-	sc, err := c.score(ctx, m.groups, s.l.cfg.Temperature, params)
+	sc, err := c.score(ctx, m.under(d), s.l.cfg.Temperature, params)
 	if err := checkScores(m, sc, err); err != nil {
 		return err
 	}
@@ -283,15 +285,8 @@ func (s *stepRun) score(ctx context.Context, c computer, m micro, params *paramV
 	return nil
 }
 
-// spend adds the time until the returned function is called to a total.
-func (s *stepRun) spend(on *time.Duration) func() {
-	began := time.Now()
-	return func() {
-		s.clock.Lock()
-		defer s.clock.Unlock()
-		*on += time.Since(began)
-	}
-}
+// dropout is the policy's in the next update.
+func (s *stepRun) dropout() model.Dropout { return s.l.cfg.dropout(model.DropoutPolicy, s.opt.T) }
 
 // checkScores refuses a trainer's answer of the wrong length.
 func checkScores(m micro, sc model.Scores, err error) error {
@@ -364,12 +359,13 @@ func (s *stepRun) prepare(i int) error {
 // totals counts a mini-batch. Where a statistic over all its tokens decides
 // (entropy floor, rejected tokens), the rows are scored first.
 func (s *stepRun) totals(it int, p mini, params *paramVector) (loss.Totals, error) {
-	entropy := s.cfg.TopEntropyQuantile < 1 && !(s.settled && s.updates == 0)
+	known := s.settled && s.updates == 0 && s.l.cfg.LoRADropout == 0 // from settle
+	entropy := s.cfg.TopEntropyQuantile < 1 && !known
 	kept := it == 0 && !s.settled && s.l.cfg.RolloutImportanceSampling && s.cfg.Denominator == loss.DenominatorKept
 	if entropy || kept {
 		err := s.deal(len(p.micros), func(ctx context.Context, c computer, k int) error {
 			m := p.micros[k]
-			if err := s.score(ctx, c, m, params); err != nil {
+			if err := s.score(ctx, c, m, params, s.dropout()); err != nil {
 				return err
 			}
 			for _, i := range m.rows() {
@@ -399,7 +395,7 @@ func (s *stepRun) backward(ctx context.Context, c computer, m micro, tot loss.To
 	at := make(map[int]int, len(ids))
 	for k, i := range ids {
 		rows[k] = s.rows[i]
-		if s.updates > 0 && rows[k].Old == nil {
+		if (s.updates > 0 || s.l.cfg.LoRADropout > 0) && rows[k].Old == nil {
 			rows[k].Old = s.old[i]
 		}
 		at[i] = k

@@ -105,7 +105,7 @@ func verifier(c *Checkpoint, cfg Config, newTrainer func(model.TrainerConfig) (m
 			tr.Close()
 		}
 	}
-	shapes := []model.TrainerConfig{{LoRA: c.LoRA, Full: c.Full}}
+	shapes := []model.TrainerConfig{cfg.Trainer(c.LoRA, c.Full)}
 	if k := c.Identity.Critic; k != nil {
 		shapes = append(shapes, model.TrainerConfig{LoRA: *k, Value: true})
 	}

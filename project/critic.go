@@ -57,7 +57,7 @@ func (p *parts) criticLoRA() *model.LoRAConfig {
 // its state will come from a checkpoint.
 func (p *parts) learner(start *model.Adapter, resumed bool) (l *learner.Learner, done func(), err error) {
 	ident := p.identity(p.cfg.Run)
-	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: ident.LoRA})
+	tr, err := p.backend.NewTrainer(p.cfg.Training.Trainer(ident.LoRA, false))
 	if err != nil {
 		return nil, nil, err
 	}
