@@ -17,7 +17,7 @@ func agreeConfigs() []model.Config {
 	a := smallConfig
 	b := smallConfig
 	b.NumHiddenLayers, b.NumAttentionHeads, b.NumKeyValueHeads, b.HeadDim = 1, 4, 4, 6
-	b.VocabSize, b.TieWordEmbeddings, b.HiddenSize, b.RopeTheta = 1100, true, 20, 500000
+	b.VocabSize, b.TieWordEmbeddings, b.HiddenSize, b.RopeTheta, b.SlidingWindow = 1100, true, 20, 500000, 29
 	return []model.Config{a, b}
 }
 
@@ -56,14 +56,15 @@ func TestDecodesAsGo(t *testing.T) {
 }
 
 // randomGroups have prompts and members of all lengths, tool results inside
-// (untrained runs), and one member and one group with nothing to train.
+// (untrained runs), two members that go on from another with nothing to train,
+// and a group with nothing to train.
 func randomGroups(rng *rand.Rand, vocab int) []model.PrefixGroup {
 	var out []model.PrefixGroup
 	for g := range 2 {
 		group := model.PrefixGroup{Prompt: randomTokens(rng, 1+rng.IntN(60), vocab)}
 		for m := range 1 + 3*g {
 			n := 20 + rng.IntN(12)
-			s := model.Sequence{Tokens: randomTokens(rng, n, vocab), Train: make([]bool, n)}
+			s := model.Sequence{Tokens: randomTokens(rng, n, vocab), Train: make([]bool, n), Parent: []int{0, 1, 1, 0}[m]}
 			for i := range s.Train {
 				s.Train[i] = i/5%2 == m%2
 			}

@@ -3,11 +3,12 @@
 package xla
 
 // Attention over a shared prompt. N = P + G*C rows: the prompt's, then each
-// member's. Prompt rows attend causally to the prompt. A member's rows attend to
-// the real prompt (its first `prompt` rows) and causally to their own member;
-// both blocks share one softmax. The prompt's keys and values meet the queries
-// of all members in one product per key/value head. In window layers a row at
-// position i sees i-window+1 to i; a member's positions go on from the prompt's.
+// block's. Prompt rows attend causally to the prompt. A block's rows attend to the
+// real prompt (its first `prompt` rows) and to those rows of their own block that
+// their sequence goes through: trees lie depth first, so row i sees row j where
+// j <= i < until[j]. Both parts share one softmax. The prompt's keys and values
+// meet the queries of all blocks in one product per key/value head. In window
+// layers a row at position i sees i-window+1 to i.
 //
 // Shapes: KV key/value heads, R query heads per key/value head, D head size.
 // Queries arrive scaled. Softmax is unnormalised: e = exp(s - max), and the row
@@ -17,10 +18,11 @@ package xla
 type attention struct {
 	*layer
 	layout
+	sight
 
 	q0, k0, v0     value // prompt: [KV, R*P, D], [KV, P, D] twice
 	s0, e0, z0, o0 value // [KV, R*P, P] twice, 1/sum [KV, R*P], out [KV, R*P, D]
-	q1             value // members: [KV, G*R*C, D], order G, R, C
+	q1             value // blocks: [KV, G*R*C, D], order G, R, C
 	k1, v1         value // [KV*G, C, D]
 	sa, ea, sb, eb value // against the prompt [KV, G*R*C, P], against itself [KV*G, R*C, C]
 	z1, o1         value // [KV, G*R*C], [KV, G*R*C, D]
@@ -60,25 +62,51 @@ func (a *attention) memberKBack(x value) value {
 	return a.reshape(a.transpose(a.reshape(x, a.s.kv, a.G, a.C, a.s.headDim), 1, 2, 0, 3), a.G*a.C, a.s.kvDim())
 }
 
-// causal masks scores [B, R*T, T] of T consecutive rows.
+// sight says which rows see each other: the prompt's real length [1], positions
+// and ends of the blocks' rows [2, G*C], i32.
+type sight struct{ prompt, places value }
+
+// causal masks scores [KV, R*P, P] of the prompt.
 func (a *attention) causal(scores value) value {
 	b, t := scores.dims[0], scores.dims[2]
 	i, j := a.iota("i32", 0, t, t), a.iota("i32", 1, t, t)
 	return a.masked(scores, a.broadcast(a.visible(i, j), []int{2, 3}, b, a.s.rep(), t, t))
 }
 
-// toPrompt masks scores [KV, G*R*C, P] of members against the prompt.
-func (a *attention) toPrompt(scores, prompt value) value {
+// place is row 0 (positions) or 1 (ends) of places, [G, C], along axes of
+// [G, C, n].
+func (a *attention) place(row, n int, axes ...int) value {
+	x := a.reshape(a.slice(a.places, 0, row, row+1), a.G, a.C)
+	return a.broadcast(x, axes, a.G, a.C, n)
+}
+
+// ownBlock masks scores [KV*G, R*C, C] of blocks against themselves.
+func (a *attention) ownBlock(scores value) value {
+	c := a.C
+	i, j := a.iota("i32", 1, a.G, c, c), a.iota("i32", 2, a.G, c, c)
+	see := a.and(a.compare("LE", j, i), a.compare("LT", i, a.place(1, c, 0, 2)))
+	see = a.inWindow(see, a.place(0, c, 0, 1), a.place(0, c, 0, 2))
+	return a.masked(scores, a.broadcast(see, []int{1, 3, 4}, a.s.kv, a.G, a.s.rep(), c, c))
+}
+
+// toPrompt masks scores [KV, G*R*C, P] of blocks against the prompt.
+func (a *attention) toPrompt(scores value) value {
 	c, p := a.C, a.P
-	end := a.broadcast(a.reshape(prompt), nil, c, p)
-	i, j := a.add(end, a.iota("i32", 0, c, p)), a.iota("i32", 1, c, p)
-	see := a.and(a.compare("LT", j, end), a.visible(i, j))
-	return a.masked(scores, a.broadcast(see, []int{2, 3}, a.s.kv, a.G*a.s.rep(), c, p))
+	if a.kind.window == 0 {
+		see := a.compare("LT", a.iota("i32", 0, p), a.broadcast(a.reshape(a.prompt), nil, p))
+		return a.masked(scores, a.broadcast(see, []int{2}, scores.dims...))
+	}
+	j := a.iota("i32", 2, a.G, c, p)
+	see := a.compare("LT", j, a.broadcast(a.reshape(a.prompt), nil, a.G, c, p))
+	see = a.inWindow(see, a.place(0, p, 0, 1), j)
+	return a.masked(scores, a.broadcast(see, []int{1, 3, 4}, a.s.kv, a.G, a.s.rep(), c, p))
 }
 
 // visible says whether position i sees position j in this layer.
-func (y *layer) visible(i, j value) value {
-	see := y.compare("LE", j, i)
+func (y *layer) visible(i, j value) value { return y.inWindow(y.compare("LE", j, i), i, j) }
+
+// inWindow narrows what is seen to the layer's window behind position i.
+func (y *layer) inWindow(see, i, j value) value {
 	if w := y.kind.window; w > 0 {
 		see = y.and(see, y.compare("LT", y.sub(i, j), y.constant("i32", float64(w), i.dims...)))
 	}
@@ -108,10 +136,9 @@ func (a *attention) softmaxOf(scores, top value) value {
 func (a *attention) f32(x value) value { return a.convert(x, "f32") }
 
 // attend computes attention of q [N, heads, D], k and v [N, KV, D], given in the
-// compute type, with the prompt's real length [1] i32. The result [N, heads*D]
-// is f32.
-func (y *layer) attend(l layout, q, k, v, prompt value) (value, *attention) {
-	a := &attention{layer: y, layout: l}
+// compute type. The result [N, heads*D] is f32.
+func (y *layer) attend(l layout, q, k, v value, see sight) (value, *attention) {
+	a := &attention{layer: y, layout: l, sight: see}
 	n, c := l.rows(), y.s.attnCap
 	a.q0, a.k0, a.v0 = a.promptQ(a.slice(q, 0, 0, l.P)), a.promptK(a.slice(k, 0, 0, l.P)), a.promptK(a.slice(v, 0, 0, l.P))
 	a.s0 = a.capped(a.batchABt(a.q0, a.k0), c)
@@ -123,7 +150,7 @@ func (y *layer) attend(l layout, q, k, v, prompt value) (value, *attention) {
 	a.q1, a.k1, a.v1 = a.memberQ(a.slice(q, 0, l.P, n)), a.memberK(a.slice(k, 0, l.P, n)), a.memberK(a.slice(v, 0, l.P, n))
 	a.sa = a.capped(a.batchABt(a.q1, a.k0), c)
 	a.sb = a.capped(a.batchABt(a.byMember(a.q1), a.k1), c)
-	sa, sb := a.toPrompt(a.sa, prompt), a.causal(a.sb)
+	sa, sb := a.toPrompt(a.sa), a.ownBlock(a.sb)
 	top := a.binary("maximum", a.rowMax(sa), a.byHead(a.rowMax(sb)))
 	a.ea, a.eb = a.softmaxOf(sa, top), a.softmaxOf(sb, a.byMember(top))
 	a.z1 = a.reciprocal(a.add(a.rowSum(a.f32(a.ea)), a.byHead(a.rowSum(a.f32(a.eb)))))

@@ -4,13 +4,16 @@ package xla
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/skein-rl/skein/model"
 )
 
 // layout is the shape a training program is compiled for: P prompt rows, then G
-// members of C rows each. Lengths, positions and which rows are scored are data.
-// Of an empty prompt all P rows are padding, which no member's row sees.
+// blocks of C rows each. A block holds one or several trees of sequences that go
+// on from the prompt, depth first. Lengths, positions, which rows of a block see
+// each other and which are scored are data. Of an empty prompt all P rows are
+// padding, which no other row sees.
 type layout struct{ P, G, C int }
 
 // rows is the number of rows of a batch.
@@ -21,50 +24,51 @@ func (l layout) String() string { return fmt.Sprintf("P=%d G=%d C=%d", l.P, l.G,
 var (
 	promptSizes     = []int{64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1280, 1536, 1792, 2048}
 	completionSizes = []int{16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024}
-	memberSizes     = []int{1, 2, 4, 8, 16}
+	blockSizes      = []int{1, 2, 4, 8, 16}
 )
 
-// maxMembers is the most members of one program call; larger groups are split,
-// each part with its own copy of the prompt.
-const maxMembers = 16
+// maxBlocks is the most blocks of one program call; more go to further calls,
+// each with its own copy of the prompt.
+const maxBlocks = 16
 
-// groupBatch is one group (or a part of a large one) laid out for a program.
+// layoutOf is the layout for a prompt and blocks, the longest of so many rows.
+func layoutOf(prompt, blocks, longest int) layout {
+	return layout{P: bucket(prompt, promptSizes), G: bucket(blocks, blockSizes), C: bucket(longest, completionSizes)}
+}
+
+// groupBatch is a group, or a part of one, laid out for a program.
 type groupBatch struct {
 	layout
 	ids, pos []int32 // [rows]
+	until    []int32 // [G*C] the row of its block from which on a row is not seen
 	prompt   int32   // real prompt length, at most P
-	// One entry per trained token, member by member: the row that predicts it,
-	// and the token.
-	scored, target []int32
-	valued         []int32 // rows after which the value head is read, member by member
+	// One entry per trained token: the row that predicts it, the token, and its
+	// place among all scores.
+	scored, target, at []int32
+	// Rows after which the value head is read, and their places among all values.
+	valued, valuedAt []int32
 
 	dropout model.Dropout
 	keys    []uint64 // [rows] of dropout, nil without
 }
 
 // makeBatches lays groups out in order. Groups without marked tokens give no
-// batch. vocab bounds the token ids.
-func makeBatches(cfg model.TrainerConfig, groups []model.PrefixGroup, vocab int) ([]groupBatch, error) {
-	var out []groupBatch
+// batch.
+func makeBatches(cfg model.TrainerConfig, groups []model.PrefixGroup, s shape) ([]groupBatch, error) {
+	p := planner{shape: s}
 	for g, group := range groups {
 		err := cfg.CheckMarks(group)
 		if err == nil {
-			err = checkGroup(group, vocab)
+			err = checkGroup(group, s.vocab)
+		}
+		if err == nil {
+			err = p.add(group)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("xla: group %d: %w", g, err)
 		}
-		for members := group.Members; len(members) > 0; {
-			n := min(len(members), maxMembers)
-			group.Members = members[:n]
-			b := makeBatch(group)
-			if len(b.target)+len(b.valued) > 0 {
-				out = append(out, b)
-			}
-			members = members[n:]
-		}
 	}
-	return out, nil
+	return p.out, nil
 }
 
 func checkGroup(g model.PrefixGroup, vocab int) error {
@@ -87,71 +91,103 @@ func checkGroup(g model.PrefixGroup, vocab int) error {
 	return nil
 }
 
-// needed is how many tokens of a member must be computed: those before its last
-// trained one, and up to its last valued one.
-func needed(s model.Sequence) int {
-	return max(lastMark(s.Train), lastMark(s.Value)+1, 0)
-}
-
-// lastMark is the index of the last mark, -1 without one.
-func lastMark(marks []bool) int {
-	for j := len(marks) - 1; j >= 0; j-- {
-		if marks[j] {
-			return j
-		}
+// batch lays out blocks of trees behind the tokens of a path, which ends with
+// what the trees go on from.
+func (p *planner) batch(path []*node, blocks [][]*node) {
+	prompt := 0
+	for _, n := range path {
+		prompt += len(n.tokens)
 	}
-	return -1
-}
-
-func makeBatch(g model.PrefixGroup) groupBatch {
-	prompt, members := g.Prompt, g.Members
-	promptKeys, memberKeys := g.DropoutRows()
-	longest := 0
-	for _, s := range members {
-		longest = max(longest, needed(s))
+	b := &groupBatch{prompt: int32(prompt), layout: layoutOf(prompt, len(blocks), longest(blocks)), dropout: p.dropout}
+	b.ids, b.pos, b.until = make([]int32, b.rows()), make([]int32, b.rows()), make([]int32, b.G*b.C)
+	if p.dropout.Rate > 0 {
+		b.keys = make([]uint64, b.rows())
 	}
-	b := groupBatch{prompt: int32(len(prompt)), layout: layout{
-		P: bucket(len(prompt), promptSizes),
-		G: bucket(len(members), memberSizes),
-		C: bucket(longest, completionSizes),
-	}}
-	b.ids, b.pos = make([]int32, b.rows()), make([]int32, b.rows())
-	copy(b.ids, prompt)
-	if g.Dropout.Rate > 0 {
-		b.dropout, b.keys = g.Dropout, make([]uint64, b.rows())
-		copy(b.keys, promptKeys)
-	}
-	for i := range b.P {
+	for i := range b.pos {
 		b.pos[i] = int32(i)
-	}
-	for m := range b.G {
-		first := b.P + m*b.C
-		for j := range b.C {
-			b.pos[first+j] = b.prompt + int32(j)
-		}
-		if m >= len(members) {
-			continue
-		}
-		s := members[m]
-		copy(b.ids[first:first+needed(s)], s.Tokens)
-		if b.keys != nil {
-			copy(b.keys[first:first+needed(s)], memberKeys[m])
-		}
-		for j, on := range s.Train {
-			if !on {
-				continue
-			}
-			row := int32(first + j - 1)
-			if j == 0 {
-				row = b.prompt - 1
-			}
-			b.scored, b.target = append(b.scored, row), append(b.target, s.Tokens[j])
-		}
-		for j, on := range s.Value {
-			if on {
-				b.valued = append(b.valued, int32(first+j))
-			}
+		if i >= b.P {
+			b.pos[i], b.until[i-b.P] = b.prompt, int32(b.C) // padding, unless overwritten
 		}
 	}
-	return b
+	last := -1 // row that predicts the next token
+	row := 0
+	for _, n := range path {
+		last = b.place(n, row, last)
+		row += len(n.tokens)
+	}
+	for g, trees := range blocks {
+		row := b.P + g*b.C
+		for _, t := range trees {
+			row = b.tree(t, row, last, b.P+g*b.C)
+		}
+	}
+	if len(b.scored)+len(b.valued) > 0 {
+		b.sort()
+		p.out = append(p.out, *b)
+	}
 }
+
+// tree places n and all below it from a row on; it returns the next row.
+func (b *groupBatch) tree(n *node, row, last, block int) int {
+	first := row
+	last = b.place(n, row, last)
+	row += len(n.tokens)
+	for _, c := range n.children {
+		row = b.tree(c, row, last, block)
+	}
+	for i := range n.tokens {
+		b.until[first-b.P+i] = int32(row - block)
+	}
+	return row
+}
+
+// place writes n's tokens from a row on; last predicts the first of them. It
+// returns the row that predicts what comes next. The marks of a node that stands
+// in several batches are the first one's.
+func (b *groupBatch) place(n *node, row, last int) int {
+	copy(b.ids[row:], n.tokens)
+	for i := range n.tokens {
+		b.pos[row+i] = int32(n.pos + i)
+	}
+	if b.keys != nil {
+		copy(b.keys[row:row+len(n.tokens)], n.keys)
+	}
+	for _, m := range n.scored {
+		from := row + m.token - 1
+		if m.token == 0 {
+			from = last
+		}
+		b.scored, b.target, b.at = append(b.scored, int32(from)), append(b.target, m.id), append(b.at, int32(m.at))
+	}
+	for _, m := range n.valued {
+		b.valued, b.valuedAt = append(b.valued, int32(row+m.token)), append(b.valuedAt, int32(m.at))
+	}
+	n.scored, n.valued = nil, nil
+	if len(n.tokens) == 0 {
+		return last
+	}
+	return row + len(n.tokens) - 1
+}
+
+// sort puts the marks in the order of their places.
+func (b *groupBatch) sort() {
+	by := func(at []int32, columns ...[]int32) {
+		order := make([]int, len(at))
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortFunc(order, func(i, j int) int { return int(at[i] - at[j]) })
+		for _, c := range append(columns, at) {
+			old := slices.Clone(c)
+			for i, j := range order {
+				c[i] = old[j]
+			}
+		}
+	}
+	by(b.at, b.scored, b.target)
+	by(b.valuedAt, b.valued)
+}
+
+// places are the inputs of layers that say which rows see each other: positions
+// and ends of the members' rows, [2, G*C].
+func (b *groupBatch) places() []int32 { return append(slices.Clone(b.pos[b.P:]), b.until...) }

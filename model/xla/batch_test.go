@@ -3,6 +3,8 @@
 package xla
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/skein-rl/skein/model"
@@ -10,43 +12,64 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Every trained token appears once, in order, with the row that predicts it:
-// the row of the token before it, in its own member or at the end of the prompt.
+// Every trained token appears once, with the row that predicts it: the row of the
+// token before it, which sees exactly what comes before it in its sequence. Trees
+// that are cut give the same.
 func TestBatches(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const vocab = 50
-		ids := rapid.SliceOfN(rapid.Int32Range(0, vocab-1), 0, 70)
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		ids := func(n int) []int32 { return randomTokens(r, r.IntN(n), vocab) }
 		var groups []model.PrefixGroup
-		type token struct{ id, before, position int32 }
-		var want []token
+		want := [][]int32{} // each trained token behind all before it
 		for range rapid.IntRange(0, 3).Draw(t, "groups") {
-			g := model.PrefixGroup{Prompt: ids.Draw(t, "prompt")}
-			for range rapid.IntRange(0, 20).Draw(t, "members") {
-				s := model.Sequence{Tokens: ids.Draw(t, "tokens")}
-				s.Train = rapid.SliceOfN(rapid.Bool(), len(s.Tokens), len(s.Tokens)).Draw(t, "train")
-				if len(g.Prompt) == 0 && len(s.Train) > 0 {
-					s.Train[0] = false // nothing predicts it
-				}
-				all := append(append([]int32{}, g.Prompt...), s.Tokens...)
-				for j, on := range s.Train {
-					if at := len(g.Prompt) + j; on {
-						want = append(want, token{s.Tokens[j], all[at-1], int32(at - 1)})
+			g := model.PrefixGroup{Prompt: ids(70)}
+			before, path := [][]int32{g.Prompt}, []int{0}
+			for i := range rapid.IntRange(0, 40).Draw(t, "members") {
+				path = path[:1+min(r.IntN(4), r.IntN(len(path)))]
+				s := model.Sequence{Tokens: ids(40), Parent: path[len(path)-1]}
+				all := slices.Concat(before[s.Parent], s.Tokens)
+				for j := range s.Tokens {
+					at := len(before[s.Parent]) + j
+					s.Train = append(s.Train, at > 0 && r.IntN(3) > 0)
+					if s.Train[j] {
+						want = append(want, all[:at+1])
 					}
 				}
-				g.Members = append(g.Members, s)
+				g.Members, before, path = append(g.Members, s), append(before, all), append(path, i+1)
 			}
 			groups = append(groups, g)
 		}
-		batches, err := makeBatches(model.TrainerConfig{}, groups, vocab)
+		s := shape{vocab: vocab, heads: 1, headDim: rapid.SampledFrom([]int{1, 100}).Draw(t, "attention"), hidden: 10, inter: rapid.SampledFrom([]int{1, 1000}).Draw(t, "inter"), kv: 1}
+		batches, err := makeBatches(model.TrainerConfig{}, groups, s)
 		require.NoError(t, err)
-		var got []token
+		got := make([][]int32, len(want))
 		for _, b := range batches {
 			require.NotEmpty(t, b.scored)
 			require.Len(t, b.ids, b.rows())
 			require.Len(t, b.pos, b.rows())
+			require.Len(t, b.places(), 2*b.G*b.C)
 			require.LessOrEqual(t, int(b.prompt), b.P)
+			require.True(t, slices.IsSorted(b.at))
 			for i, row := range b.scored {
-				got = append(got, token{b.target[i], b.ids[row], b.pos[row]})
+				require.Nil(t, got[b.at[i]], "scored twice")
+				var seen []int32
+				for j := range b.prompt {
+					if row >= int32(b.P) || j <= row {
+						seen = append(seen, b.ids[j])
+						require.Equal(t, j, b.pos[j])
+					}
+				}
+				if at := int(row) - b.P; at >= 0 {
+					first := at - at%b.C
+					for j := first; j <= at; j++ {
+						if int32(at-first) < b.until[j] {
+							require.Equal(t, int32(len(seen)), b.pos[b.P+j])
+							seen = append(seen, b.ids[b.P+j])
+						}
+					}
+				}
+				got[b.at[i]] = append(seen, b.target[i])
 			}
 		}
 		require.Equal(t, want, got)

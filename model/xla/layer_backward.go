@@ -25,11 +25,11 @@ func (y *layer) linearBack(matrix string, x, d value, grads map[string]gradient)
 
 // backward recomputes the layer from its input x [N, hidden] and gives the
 // gradients of x and of the flat LoRA vector, f32, from that of its output.
-func (y *layer) backward(x, d value, r rotary, prompt value, l layout, lora loraShape) (dx, flat value) {
+func (y *layer) backward(x, d value, r rotary, see sight, l layout, lora loraShape) (dx, flat value) {
 	s, n := y.s, x.dims[0]
 	grads := map[string]gradient{}
 	b := y.before(x, r)
-	o, attn := y.attend(l, b.q, b.k, b.v, prompt)
+	o, attn := y.attend(l, b.q, b.k, b.v, see)
 	a := y.after(x, o)
 
 	dm := d

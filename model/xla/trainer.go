@@ -39,6 +39,7 @@ type trainer struct {
 type pass struct {
 	groupBatch
 	prompt *pjrt.Buffer
+	places *pjrt.Buffer
 	drop   []*pjrt.Buffer // halves of the rows' keys; nil without dropout
 	ropes  []*pjrt.Buffer // cosines and sines of each of shape.ropes
 	inputs []*pjrt.Buffer // of each layer; nil when not kept
@@ -46,7 +47,7 @@ type pass struct {
 }
 
 func (p *pass) free() {
-	free(p.prompt, p.out)
+	free(p.prompt, p.places, p.out)
 	free(p.drop...)
 	free(p.ropes...)
 	free(p.inputs...)
@@ -151,17 +152,38 @@ func (t *trainer) Score(ctx context.Context, groups []model.PrefixGroup, tempera
 		defer p.free()
 		return errors.Join(l.score(ctx, p, float32(1/temperature), &outs[i]), l.values(ctx, p, own.value, &outs[i]))
 	})
-	return joined(outs), err
+	if err != nil {
+		return model.Scores{}, err
+	}
+	return joined(batches, outs), nil
 }
 
-// joined puts batches' scores in a row.
-func joined(parts []model.Scores) (out model.Scores) {
-	for _, s := range parts {
-		out.LogProbs = append(out.LogProbs, s.LogProbs...)
-		out.Entropy = append(out.Entropy, s.Entropy...)
-		out.MeanLogProb = append(out.MeanLogProb, s.MeanLogProb...)
-		out.LogSumSq = append(out.LogSumSq, s.LogSumSq...)
-		out.Values = append(out.Values, s.Values...)
+// joined puts batches' scores into their places.
+func joined(batches []groupBatch, parts []model.Scores) (out model.Scores) {
+	scored, valued := 0, 0
+	for _, b := range batches {
+		scored, valued = scored+len(b.at), valued+len(b.valuedAt)
+	}
+	put := func(to *[]float32, n int, at []int32, x []float32) {
+		if len(x) == 0 {
+			return
+		}
+		if *to == nil {
+			*to = make([]float32, n)
+		}
+		for i, k := range at {
+			(*to)[k] = x[i]
+		}
+	}
+	for i, s := range parts {
+		at := batches[i].at
+		for _, x := range []struct {
+			to *[]float32
+			x  []float32
+		}{{&out.LogProbs, s.LogProbs}, {&out.Entropy, s.Entropy}, {&out.MeanLogProb, s.MeanLogProb}, {&out.LogSumSq, s.LogSumSq}} {
+			put(x.to, scored, at, x.x)
+		}
+		put(&out.Values, valued, batches[i].valuedAt, s.Values)
 	}
 	return out
 }
@@ -188,7 +210,7 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 		t.drop()
 		return model.Scores{}, err
 	}
-	out := joined(outs)
+	out := joined(batches, outs)
 	t.scored, t.valued, t.ready = len(out.LogProbs), len(out.Values), true
 	return out, nil
 }
@@ -213,7 +235,7 @@ func (t *trainer) prepare(ctx context.Context, groups []model.PrefixGroup, tempe
 	if !(temperature > 1e-6) || math.IsInf(temperature, 0) {
 		return nil, fmt.Errorf("xla: temperature %v: want more than 0 and finite (1 scores the model's own distribution)", temperature)
 	}
-	return makeBatches(t.cfg, groups, t.b.shape.vocab)
+	return makeBatches(t.cfg, groups, t.b.shape)
 }
 
 // forward runs the layers of one batch. With keep the layers' inputs stay.
@@ -230,6 +252,9 @@ func (l *lane) forward(ctx context.Context, g groupBatch, params []*pjrt.Buffer,
 		}
 	}()
 	if p.prompt, err = dev.putI32([]int32{g.prompt}, 1); err != nil {
+		return nil, err
+	}
+	if p.places, err = dev.putI32(g.places(), 2, g.G*g.C); err != nil {
 		return nil, err
 	}
 	if g.keys != nil {
@@ -288,7 +313,7 @@ func (l *lane) layer(run *program, p *pass, i int, params []*pjrt.Buffer, first 
 		return nil, err
 	}
 	defer done()
-	args := append(first, p.prompt, params[i])
+	args := append(first, p.prompt, p.places, params[i])
 	if p.drop != nil {
 		site, err := l.dev.putI32([]int32{int32(model.DropoutSite(i, "q_proj"))})
 		if err != nil {

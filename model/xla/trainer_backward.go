@@ -41,10 +41,15 @@ func (t *trainer) Backward(ctx context.Context, d model.Scores) error {
 	for i := range turn {
 		turn[i] = make(chan struct{})
 	}
+	pick := func(x []float32, at []int32) []float32 {
+		out := make([]float32, len(at))
+		for i, k := range at {
+			out[i] = x[k]
+		}
+		return out
+	}
 	for i, p := range t.passes {
-		n, v := len(p.scored), len(p.valued)
-		parts[i] = model.Scores{LogProbs: d.LogProbs[:n], Entropy: d.Entropy[:n], MeanLogProb: d.MeanLogProb[:n], Values: d.Values[:v]}
-		d.LogProbs, d.Entropy, d.MeanLogProb, d.Values = d.LogProbs[n:], d.Entropy[n:], d.MeanLogProb[n:], d.Values[v:]
+		parts[i] = model.Scores{LogProbs: pick(d.LogProbs, p.at), Entropy: pick(d.Entropy, p.at), MeanLogProb: pick(d.MeanLogProb, p.at), Values: pick(d.Values, p.valuedAt)}
 	}
 	close(turn[0])
 	sum := slices.Clone(t.grad)

@@ -27,13 +27,13 @@ func (t *trainer) embed(l layout) (*program, error) {
 	})
 }
 
-// layerInputs declares what layers read besides x: prompt [1] i32, the LoRA
-// vector, with dropout its keys and site, cosines and sines if the kind has
+// layerInputs declares what layers read besides x: which rows see each other, the
+// LoRA vector, with dropout its keys and site, cosines and sines if the kind has
 // positions, weights.
-func (t *trainer) layerInputs(e *emitter, l layout, i int, d model.Dropout) (y *layer, r rotary, prompt value) {
+func (t *trainer) layerInputs(e *emitter, l layout, i int, d model.Dropout) (y *layer, r rotary, see sight) {
 	n := &net{emitter: e, s: t.b.shape, elem: t.b.dev.elem}
 	k, lora := n.s.kinds[i], t.lora[i]
-	prompt = e.arg("prompt", "i32", 1)
+	see = sight{e.arg("prompt", "i32", 1), e.arg("places", "i32", 2, l.G*l.C)}
 	flat := e.arg("lora", "f32", lora.size)
 	n.masks = e.maskArgs(d, l.rows())
 	if k.rope >= 0 {
@@ -42,7 +42,7 @@ func (t *trainer) layerInputs(e *emitter, l layout, i int, d model.Dropout) (y *
 	}
 	y = n.newLayer(k, "")
 	y.lora = e.slicedLoRA(flat, lora, n.elem)
-	return y, r, prompt
+	return y, r, see
 }
 
 // layerKey names a program of layer i: layers that differ in nothing but numbers
@@ -55,9 +55,9 @@ func (t *trainer) layerKey(which string, l layout, i int, d model.Dropout) strin
 func (t *trainer) layerForward(l layout, i int, d model.Dropout) (*program, error) {
 	return t.b.stablehlo(t.layerKey("forward", l, i, d), func(e *emitter) []value {
 		x := e.arg("x", "f32", l.rows(), t.b.shape.hidden)
-		y, r, prompt := t.layerInputs(e, l, i, d)
+		y, r, see := t.layerInputs(e, l, i, d)
 		return []value{y.forward(x, r, func(q, k, v value) value {
-			o, _ := y.attend(l, q, k, v, prompt)
+			o, _ := y.attend(l, q, k, v, see)
 			return o
 		})}
 	})
@@ -67,8 +67,8 @@ func (t *trainer) layerForward(l layout, i int, d model.Dropout) (*program, erro
 func (t *trainer) layerBackward(l layout, i int, drop model.Dropout) (*program, error) {
 	return t.b.stablehlo(t.layerKey("backward", l, i, drop), func(e *emitter) []value {
 		x, d := e.arg("x", "f32", l.rows(), t.b.shape.hidden), e.arg("d", "f32", l.rows(), t.b.shape.hidden)
-		y, r, prompt := t.layerInputs(e, l, i, drop)
-		dx, flat := y.backward(x, d, r, prompt, l, t.lora[i])
+		y, r, see := t.layerInputs(e, l, i, drop)
+		dx, flat := y.backward(x, d, r, see, l, t.lora[i])
 		return []value{dx, flat}
 	})
 }

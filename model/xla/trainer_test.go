@@ -81,7 +81,7 @@ func TestTrainerSplits(t *testing.T) {
 	require.NoError(t, tr.SetParams(randomAdapter(t, m, tinyLoRA, 1).Params))
 	rng := rand.New(rand.NewPCG(7, 7))
 	group := model.PrefixGroup{Prompt: randomTokens(rng, 30, 300)}
-	for range maxMembers + 3 { // more than one program call takes
+	for range maxBlocks + 3 { // more than one program call takes
 		n := 1 + rng.IntN(12)
 		s := model.Sequence{Tokens: randomTokens(rng, n, 300), Train: make([]bool, n)}
 		for i := range s.Train {

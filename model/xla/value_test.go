@@ -32,7 +32,7 @@ func TestValueHead(t *testing.T) {
 	alone := groups[1]
 	alone.Prompt, alone.Members = nil, slices.Clone(alone.Members[1:])
 	for i, s := range alone.Members {
-		alone.Members[i].Train = append([]bool{false}, s.Train[1:]...)
+		alone.Members[i].Train, alone.Members[i].Parent = append([]bool{false}, s.Train[1:]...), 0
 	}
 	groups = append(groups, alone)
 	for g := range groups {
