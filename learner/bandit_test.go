@@ -78,11 +78,19 @@ func (b *bandit) each(groups []model.PrefixGroup, f func(prev, tok int32)) error
 		if len(g.Prompt) == 0 {
 			return errors.New("bandit: empty prompt")
 		}
-		for _, m := range g.Members {
+		branches, err := g.Branches()
+		if err != nil {
+			return err
+		}
+		for i, m := range g.Members {
 			if len(m.Tokens) != len(m.Train) {
 				return errors.New("bandit: mask of another length")
 			}
 			prev := g.Prompt[len(g.Prompt)-1]
+			if k := branches[i].Before; k > 0 {
+				above := g.Members[k-1].Tokens
+				prev = above[len(above)-1]
+			}
 			for t, tok := range m.Tokens {
 				if m.Train[t] {
 					f(prev, tok)

@@ -270,12 +270,13 @@ func TestForkedTrajectoryIsOneRowAndTrainsATokenOnce(t *testing.T) {
 	require.Equal(t, []bool{true, true}, e.seqs[0].Train)
 	require.Equal(t, []int32{3, 5, 2, 1}, e.seqs[1].Tokens)
 	require.Equal(t, []bool{false, false, true, true}, e.seqs[1].Train)
-	// both members share the prompt: computed once
+	// both members say the same: everything is computed once
 	m := pack(rowsOf(b), func(int) bool { return true }, 1000)
 	require.Len(t, m, 1)
 	require.Len(t, m[0].groups, 1)
-	require.Len(t, m[0].groups[0].Members, 4)
-	require.Equal(t, 2+2*(2+4), m[0].tokens)
+	require.Len(t, m[0].groups[0].Members, 2)
+	require.Equal(t, 2+2+4, m[0].tokens)
+	require.Equal(t, 2*(2+2+2+4), m[0].given)
 }
 
 func TestPackKeepsRowsTogetherAndPlacesEveryScore(t *testing.T) {
