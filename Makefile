@@ -115,6 +115,14 @@ demo: build $(if $(filter smollm2-135m,$(MODEL)),$(PJRT) $(CACHE)/smollm2/model.
 	@rm -rf $(if $(RESUME),,$(DEMO))
 	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) bin/skein up --config recipes/demo-$(MODEL).yaml --dir $(DEMO)
 
+CHAOS_SECONDS ?= 600
+CHAOS_SEED    ?= 1
+CHAOS_ARGS    ?=
+chaos: ## torture clusters of the real binary and check every promise, into chaos/summary.json (docs/chaos.md)
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/skein-chaos ./cmd/skein
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/chaos ./bench/chaos
+	bin/chaos -binary bin/skein-chaos -out chaos -seconds $(CHAOS_SECONDS) -seed $(CHAOS_SEED) $(CHAOS_ARGS)
+
 test: ## all tests that need no download
 	$(GO) test -timeout 15m ./...
 
