@@ -3,17 +3,30 @@ package learner
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/skein-rl/skein/model"
 )
 
 // RewardModel scores finished sequences with a trained reward model: its value
-// head after the last token. Safe for concurrent use; calls take turns.
+// head after the last token. Safe for concurrent use: calls that wait while one is
+// computed are computed together next, their equal prompts once.
 type RewardModel struct {
 	tr     model.Trainer
 	params []float32
 	budget int
-	turn   chan struct{}
+	turn   chan struct{} // held by who computes
+
+	mu      sync.Mutex
+	waiting []*scoring
+}
+
+// scoring is one call.
+type scoring struct {
+	seqs [][]sequence
+	out  []float64
+	done chan error // its outcome, once
 }
 
 // NewRewardModel loads a reward model's adapter (model.LoadScoreAdapter) over a
@@ -53,21 +66,70 @@ func (r *RewardModel) Score(ctx context.Context, rows []RewardRow) ([]float64, e
 		s.trained = 1 // one value
 		seqs[i] = []sequence{s}
 	}
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-	case <-ctx.Done():
+	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	out := make([]float64, len(rows))
+	c := &scoring{seqs: seqs, out: make([]float64, len(rows)), done: make(chan error, 1)}
+	r.mu.Lock()
+	r.waiting = append(r.waiting, c)
+	r.mu.Unlock()
+	for {
+		select {
+		case err := <-c.done:
+			if err != nil {
+				return nil, fmt.Errorf("learner: reward model: %w", err)
+			}
+			return c.out, nil
+		case r.turn <- struct{}{}:
+			r.serve(ctx)
+			<-r.turn
+		case <-ctx.Done():
+			r.mu.Lock()
+			r.waiting = slices.DeleteFunc(r.waiting, func(w *scoring) bool { return w == c })
+			r.mu.Unlock()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// serve computes all that wait. When that fails each is computed alone, so that one
+// call's trouble is its own. The caller's end is not the others'.
+func (r *RewardModel) serve(ctx context.Context) {
+	r.mu.Lock()
+	calls := r.waiting
+	r.waiting = nil
+	r.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	err := r.compute(ctx, calls)
+	for _, c := range calls {
+		if err != nil && len(calls) > 1 {
+			c.done <- r.compute(ctx, []*scoring{c})
+			continue
+		}
+		c.done <- err
+	}
+}
+
+// compute fills the outcomes of some calls.
+func (r *RewardModel) compute(ctx context.Context, calls []*scoring) error {
+	var seqs [][]sequence
+	var at []*float64
+	for _, c := range calls {
+		seqs = append(seqs, c.seqs...)
+		for i := range c.out {
+			at = append(at, &c.out[i])
+		}
+	}
 	for _, m := range pack(seqs, all, r.budget) {
 		sc, err := r.tr.Score(ctx, m.groups, 1, r.params)
 		if err := checkValues(m, sc, err); err != nil {
-			return nil, fmt.Errorf("learner: reward model: %w", err)
+			return err
 		}
-		m.scatter(sc.Values, func(i int) []float64 { return out[i : i+1] })
+		for k, s := range m.spans {
+			*at[s.row] = float64(sc.Values[k])
+		}
 	}
-	return out, nil
+	return nil
 }
 
 // Close frees the trainer; no call may be running.
