@@ -8,7 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/skein-rl/skein/internal/spread"
 	"github.com/skein-rl/skein/learner/data"
+	"github.com/skein-rl/skein/learner/loss"
 )
 
 // onlineRows are a batch's rollouts as pairs or verdicts, and of which episodes
@@ -54,7 +56,7 @@ func (l *Learner) onlineStep(ctx context.Context, groups []Group) (StepResult, e
 	}
 	res := StepResult{Step: l.step + 1, Version: l.version + 1, Trained: b.LogIDs(), Excluded: b.Excluded, Time: rb.time}
 	res.Time.Total = time.Since(began)
-	res.Metrics = r.onlineMetrics(b, on, rb, res.Time)
+	res.Metrics, res.Histograms = r.onlineMetrics(b, on, rb, res.Time)
 	res.Metrics["grad_norm"], res.Metrics["learning_rate"] = norm, lr
 	for k, v := range res.Metrics {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
@@ -71,29 +73,31 @@ func (l *Learner) onlineStep(ctx context.Context, groups []Group) (StepResult, e
 	return res, nil
 }
 
-func (r *rowRun) onlineMetrics(b *Batch, on onlineRows, rb *offBatch, took StepTime) map[string]float64 {
+// onlineMetrics are those of the loss and, as for every step on rollouts, of the
+// batch; log-probabilities are known of rollouts in rows alone.
+func (r *rowRun) onlineMetrics(b *Batch, on onlineRows, rb *offBatch, took StepTime) (map[string]float64, map[string]spread.Histogram) {
 	m := r.metrics(rb)
-	s := &stepRun{l: r.l, b: b, dealer: r.dealer}
+	s := &stepRun{l: r.l, b: b, dealer: r.dealer, rows: make([]loss.Row, len(b.Episodes)), old: make([][]float64, len(b.Episodes))}
 	s.episodes(m)
 	s.sources(m)
 	m["num_tokens"] = float64(rb.tokens())
-	var gap gapStats
 	for k, of := range on.of {
 		lp := rb.logp[k]
 		for _, i := range of {
 			e := b.Episodes[i]
-			gap.add(e, lp[:e.Tokens], r.l.version)
-			lp = lp[e.Tokens:]
+			s.old[i], lp = lp[:e.Tokens], lp[e.Tokens:]
+			s.gap.add(e, s.old[i], r.l.version)
 		}
 	}
-	gap.metrics(m)
+	s.gap.metrics(m)
+	histograms := s.distributions(m)
 	for reason, n := range b.Excluded {
 		m["excluded/"+reason] = float64(n)
 	}
 	took.metrics(m)
 	s.help(m)
 	m["time/tokens_per_second"] = m["num_tokens"] / max(took.Total.Seconds(), 1e-9)
-	return m
+	return m, histograms
 }
 
 // onlineRows forms the rows, in canonical order, and counts what gives none.

@@ -73,6 +73,8 @@ var about = map[string][2]string{
 	"ppo":         {"Proximal policy optimisation with a critic, on rollouts", ""},
 	"rloo":        {"REINFORCE leave-one-out on rollouts", ""},
 	"reinforce++": {"REINFORCE++ on rollouts: advantages token by token over the whole batch", ""},
+	"online_dpo":  {"Direct preference optimisation on rollouts: a group's better ones against its worse ones, by their rewards", ""},
+	"online_bco":  {"Binary classifier optimisation on rollouts: desirable from a reward on", ""},
 	"sft":         {"Supervised fine-tuning on demonstrations", "text; or prompt, completion; or messages (and tools); or prompt, completions, labels"},
 	"dpo":         {"Direct preference optimisation on pairs", "prompt, chosen, rejected; or chosen, rejected with a common beginning"},
 	"kto":         {"Kahneman-Tversky optimisation on verdicts", "prompt, completion, label; or pairs; or prompt, completions, labels"},
