@@ -17,13 +17,13 @@ import (
 	"github.com/skein-rl/skein/bench"
 )
 
-//go:embed reverb.py
+//go:embed peer_reverb.py
 var reverbPy string
 
-//go:embed redis.py
+//go:embed peer_redis.py
 var redisPy string
 
-//go:embed ray.py
+//go:embed peer_ray.py
 var rayPy string
 
 // The peers' programs read one JSON object a line (a question) and write one

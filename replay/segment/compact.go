@@ -66,6 +66,7 @@ func (l *Log) Remove(number uint64) error {
 	}
 	l.segments = slices.Delete(l.segments, i, i+1)
 	l.mu.Unlock()
+	defer l.readers.forget(number) // after it can't be opened any more
 	if err := errors.Join(os.Remove(l.path(number)), disk.SyncDir(l.dir)); err != nil {
 		return fmt.Errorf("segment %d: remove: %w", number, err)
 	}

@@ -56,11 +56,12 @@ type Stats struct {
 
 // Log is a directory of segments. Safe for concurrent use.
 type Log struct {
-	dir  string
-	opts Options
-	reqs chan *request
-	quit chan struct{}
-	done chan struct{}
+	dir     string
+	opts    Options
+	reqs    chan *request
+	readers readers
+	quit    chan struct{}
+	done    chan struct{}
 
 	// The committer's own.
 	f      *os.File
@@ -295,21 +296,6 @@ func (l *Log) Read(pos Position) (Record, error) {
 	return rec, nil
 }
 
-// ReadStored is Read without decompression: the record has Bytes or Zstd, as it
-// was stored.
-func (l *Log) ReadStored(pos Position) (Record, error) {
-	f, size, err := l.openRead(pos.Segment)
-	if err != nil {
-		return Record{}, err
-	}
-	defer f.Close()
-	rec, err := readRecord(f, pos.Offset, size)
-	if err != nil {
-		return Record{}, fmt.Errorf("segment %d offset %d: %w", pos.Segment, pos.Offset, err)
-	}
-	return rec, nil
-}
-
 func (l *Log) openRead(number uint64) (*os.File, int64, error) {
 	f, err := os.Open(l.path(number))
 	if err != nil {
@@ -385,6 +371,7 @@ func (l *Log) Close() error {
 	}
 	close(l.quit)
 	<-l.done
+	l.readers.close()
 	return l.f.Close()
 }
 
