@@ -43,6 +43,7 @@ func TestEveryCommandSpeaksJSON(t *testing.T) {
 		"log export --dir " + dir + " --format trajectory": "steps",
 		"verify step 2 --dir " + dir:                       "ok",
 		"doctor":                                           "checks",
+		"replay quota --dir " + dir:                        "tenants",
 		"train --dry-run":                                  "plan",
 		"train sft --dry-run " + rows:                      "plan",
 		"train sft --dir " + filepath.Join(t.TempDir(), "sft") + " " + rows: "adapter",

@@ -100,6 +100,9 @@ func TestTogetherFailuresStayApart(t *testing.T) {
 	for range 4 {
 		trainers = append(trainers, newTrainer(t, b, model.TrainerConfig{LoRA: lora}, params))
 	}
+	for _, tr := range trainers {
+		require.Same(t, b.net, tr.(*trainer).net, "however many trainers, one copy of the base")
+	}
 	want, _ := gradient(t, trainers[0], [][]model.PrefixGroup{groups}, 1)
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
