@@ -154,7 +154,10 @@ func trainGroups(kv Reader, run, name, cursor string, limit int) (out []TableGro
 		if g.Phase == pb.GroupPhase_GROUP_PHASE_RUNNING {
 			g.Phase = pb.GroupPhase_GROUP_PHASE_PENDING
 		}
-		x := TableGroup{Group: g.Group, State: phaseNames[g.Phase], Seq: g.Index, Size: g.Size, Lease: g.Lease}
+		x := TableGroup{Group: g.Group, State: phaseNames[g.Phase], Seq: g.Index, Size: g.Size}
+		if g.Phase == pb.GroupPhase_GROUP_PHASE_LEASED {
+			x.Lease = g.Lease
+		}
 		if g.Phase == pb.GroupPhase_GROUP_PHASE_CONSUMED {
 			x.TimesSampled = 1
 		}

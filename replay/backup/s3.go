@@ -75,7 +75,8 @@ func (b *bucket) String() string { return "s3://" + b.name + "/" + b.prefix }
 
 // fail gives an error of the server our names.
 func (b *bucket) fail(what, key string, err error) error {
-	if r := minio.ToErrorResponse(err); r.Code == "NoSuchKey" || r.StatusCode == 404 && r.Code != "NoSuchBucket" {
+	var r minio.ErrorResponse
+	if errors.As(err, &r) && (r.Code == "NoSuchKey" || r.StatusCode == 404 && r.Code != "NoSuchBucket") {
 		return fmt.Errorf("%w: %s in %s", ErrNotFound, key, b)
 	}
 	return fmt.Errorf("backup: %s %s in %s: %w", what, key, b, err)
