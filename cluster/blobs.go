@@ -178,6 +178,18 @@ func (b *blobs) repair() {
 	}
 }
 
+// lacking pulls what is not here and counts what some node that did not answer
+// may still have; what no node has counts for nothing.
+func (b *blobs) lacking() (n int, err error) {
+	missing, err := b.n.store.MissingBlobs()
+	for _, digest := range missing {
+		if _, err := b.get(b.n.ctx, digest); err != nil && !errors.Is(err, replay.ErrNotFound) {
+			n++
+		}
+	}
+	return n, err
+}
+
 // PushBlob stores what the leader sends.
 func (s *peerServer) PushBlob(st pb.Peer_PushBlobServer) error {
 	digest, err := s.n.blobs.receive(st.Context(), st.Recv, func(data []byte) (string, error) {

@@ -178,8 +178,17 @@ func (r *repairer) round(before map[string]bool) (now map[string]bool, behind bo
 		r.n.log.Warn("look for missing payloads", "err", err)
 		return before, false
 	}
+	lacking := len(missing)
+	if _, voter := r.n.isMember(r.n.id); !voter && lacking == 0 {
+		// The vote waits for blobs too, or a majority with newcomers might hold
+		// none of an old one.
+		if lacking, err = r.n.blobs.lacking(); err != nil {
+			r.n.log.Warn("look for missing blobs", "err", err)
+			return before, false
+		}
+	}
 	r.mu.Lock()
-	r.last = scan{applied, len(missing)}
+	r.last = scan{applied, lacking}
 	r.mu.Unlock()
 	behind = len(missing) == repairLook
 	now = make(map[string]bool, len(missing))
