@@ -23,6 +23,17 @@ type faultyStore struct {
 	mu   sync.Mutex
 	gate chan struct{} // not nil: PutChunk waits until it is closed
 	err  error         // not nil: PutChunk fails
+	fold error         // not nil: ApplyBatch fails
+}
+
+func (f *faultyStore) ApplyBatch(entries []replay.Entry) ([]replay.Result, error) {
+	f.mu.Lock()
+	err := f.fold
+	f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return f.Local.ApplyBatch(entries)
 }
 
 func (f *faultyStore) set(gate chan struct{}, err error) {
@@ -197,6 +208,35 @@ func TestDiskFull(t *testing.T) {
 	stores[f].set(nil, nil)
 	_, err = cl.Append(ctx, []replay.Record{testRecord("r", "b", 10)})
 	require.NoError(t, err)
+}
+
+// A replica whose disk is full to the last byte can't apply: it says so, the
+// others go on, and opened again it follows.
+func TestFailedReplicaIsOpenedAgain(t *testing.T) {
+	t.Parallel()
+	stores := make([]*faultyStore, 3)
+	c := newTestCluster(t, 3, faulty(stores))
+	ctx := testCtx(t)
+	cl := c.dial("w1", RoleWorker)
+	require.NoError(t, cl.CreateRun(ctx, testSpec("r")))
+	lead := c.leader()
+	require.NoError(t, c.nodes[lead].Err())
+	full := errors.New("no space left on device")
+	stores[lead].mu.Lock()
+	stores[lead].fold = full
+	stores[lead].mu.Unlock()
+	_, err := cl.Append(ctx, []replay.Record{testRecord("r", "a", 10)})
+	require.NoError(t, err, "another one leads")
+	select {
+	case <-c.nodes[lead].Failed():
+	case <-ctx.Done():
+		t.Fatal("the failure is not shown")
+	}
+	require.ErrorIs(t, c.nodes[lead].Err(), full)
+	require.NoError(t, c.nodes[lead].Close())
+	c.restart(lead)
+	waitHolds(t, c.nodes[lead], []string{"a"})
+	require.NoError(t, c.nodes[lead].Err())
 }
 
 // All nodes stop; all come back, every one on a new port but the first, whose

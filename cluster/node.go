@@ -63,6 +63,7 @@ type Node struct {
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
 	opened  chan struct{} // closed when raft is set
+	failed  chan struct{} // closed by leave
 	tasks   tracker
 	closed  sync.Once
 	member  bool  // fileMember is written
@@ -118,7 +119,7 @@ func newNode(cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger.With("component", "cluster"), lock: lock, start: time.Now(),
-		changes: newNotifier(), clock: clock.NewGroup(), live: newLiveness(cfg.AliveFor), opened: make(chan struct{}),
+		changes: newNotifier(), clock: clock.NewGroup(), live: newLiveness(cfg.AliveFor), opened: make(chan struct{}), failed: make(chan struct{}),
 	}
 	n.metrics = newMetrics(cfg.Registerer)
 	n.ctx, n.stop = context.WithCancel(context.Background())
@@ -239,10 +240,24 @@ func (n *Node) servers() (voters, others []string) {
 	return voters, others
 }
 
-// leave takes a replica that can't apply any more out of the game; the process
-// goes on and its calls fail with the reason.
+// Failed is closed when this replica can't follow its group any more, because
+// its disk failed or was full to the last byte; Err says why. Its calls fail
+// with the reason. Close it and open it again: what was applied is taken from
+// raft's log where the disk did not keep it.
+func (n *Node) Failed() <-chan struct{} { return n.failed }
+
+// Err is why the replica failed, nil when it has not.
+func (n *Node) Err() error {
+	if err := n.fsm.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// leave takes a replica that can't apply any more out of the game.
 func (n *Node) leave(error) {
 	n.ready.Store(0)
+	close(n.failed)
 	n.tasks.run(func() { // raft's own goroutine reports the failure: don't wait in it
 		select {
 		case <-n.opened:

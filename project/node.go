@@ -173,8 +173,8 @@ func openReplay(ctx context.Context, o NodeOptions, mx *metrics) (*cluster.Node,
 	return cluster.Open(ctx, cfg)
 }
 
-// serveReplay keeps a replica open until its role is stopped; a restarted role
-// opens it again.
+// serveReplay keeps a replica open until its role is stopped or the replica
+// fails; a restarted role opens it again.
 func serveReplay(o NodeOptions, node *cluster.Node, mx *metrics) func(context.Context) error {
 	return func(ctx context.Context) (err error) {
 		if node == nil {
@@ -183,10 +183,13 @@ func serveReplay(o NodeOptions, node *cluster.Node, mx *metrics) func(context.Co
 			}
 		}
 		mx.replayNode(node)
-		<-ctx.Done()
+		select {
+		case <-ctx.Done():
+		case <-node.Failed():
+		}
 		mx.replayNode(nil)
 		n := node
 		node = nil
-		return n.Close()
+		return errors.Join(n.Err(), n.Close())
 	}
 }
