@@ -157,7 +157,8 @@ func TestRealBackendFullSFT(t *testing.T) {
 	set := data.NewSet("copy", rows, data.Order{Shuffle: true})
 	l, err := New(c, Identity{Base: base, Full: true, Dataset: DatasetOf(set)}, tr, start)
 	require.NoError(t, err)
-	require.Nil(t, l.Adapter())
+	require.True(t, l.Adapter().Full)
+	require.NoError(t, l.Adapter().Check(m.Config))
 	var losses []float64
 	require.NoError(t, RunOffline(ctx, l, set, OfflineOptions{OnStep: func(p OfflineStep) error { losses = append(losses, p.Metrics["loss"]); return nil }}))
 	require.Less(t, losses[len(losses)-1], losses[0]/3)

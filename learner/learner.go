@@ -78,6 +78,9 @@ func create(c Config, ident Identity, tr model.Trainer, start []float32) (*Learn
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("learner: configuration: %w", err)
 	}
+	if ident.Full && c.LoRADropout > 0 {
+		return nil, fmt.Errorf("learner: lora_dropout: %v, but all weights are trained and there is no adapter to drop from; set it to 0", c.LoRADropout)
+	}
 	layout := tr.Layout()
 	if err := checkStart("policy", start, layout.Size()); err != nil {
 		return nil, err
@@ -98,12 +101,10 @@ func (l *Learner) Version() uint64 { return l.version }
 // Params returns a copy of the parameters.
 func (l *Learner) Params() []float32 { return slices.Clone(l.params) }
 
-// Adapter is the parameters as a LoRA adapter; nil for full training.
+// Adapter is the parameters as an adapter; a full one when all weights are
+// trained.
 func (l *Learner) Adapter() *model.Adapter {
-	if l.ident.Full {
-		return nil
-	}
-	return &model.Adapter{LoRA: l.ident.LoRA, BaseDigest: l.ident.Base, Params: l.Params()}
+	return &model.Adapter{LoRA: l.ident.LoRA, Full: l.ident.Full, BaseDigest: l.ident.Base, Params: l.Params()}
 }
 
 // rowsOf gives each episode's sequences.

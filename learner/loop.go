@@ -55,9 +55,6 @@ func NewLoop(c LoopConfig, store Store, l *Learner, hooks Hooks) (*Loop, error) 
 	if l.ident.Run != c.Run {
 		return nil, fmt.Errorf("learner: loop: run %q, but the learner's identity names %q", c.Run, l.ident.Run)
 	}
-	if l.ident.Full {
-		return nil, fmt.Errorf("learner: loop: workers take LoRA adapters; full training is for sft")
-	}
 	return &Loop{cfg: c, store: store, l: l, hooks: hooks, trained: map[string]uint64{}}, nil
 }
 

@@ -684,9 +684,6 @@ func TestLoopRefusesAContradictingRun(t *testing.T) {
 	}
 	_, err = NewLoop(DefaultLoopConfig("x", "h"), s, l, Hooks{})
 	require.ErrorContains(t, err, `run "x"`)
-	l.ident.Full = true
-	_, err = NewLoop(loopConfig(), s, l, Hooks{})
-	require.ErrorContains(t, err, "full training is for sft")
 }
 
 func TestVerifyStepRecomputesAndNamesDifferences(t *testing.T) {

@@ -114,9 +114,10 @@ func (s *stepRun) criticStep(rows []int) error {
 	count := ppo.ValueCount(pick(r.rows, rows))
 	results := make([]ppo.ValueResult, len(micros))
 	grad := newGradSum(len(r.params))
+	drop := c.dropout(model.DropoutCritic, r.opt.T)
 	err := s.deal(len(micros), func(ctx context.Context, by computer, k int) error {
 		m := micros[k]
-		sc, err := by.forward(ctx, m.groups, c.Temperature, params)
+		sc, err := by.forward(ctx, m.under(drop), c.Temperature, params)
 		if err := checkValues(m, sc, err); err != nil {
 			return err
 		}

@@ -9,6 +9,12 @@ import (
 	"slices"
 )
 
+// CheckSave says whether Save can write this model.
+func (m *Model) CheckSave() error {
+	_, err := hfConfigJSON(m.Config, F32)
+	return err
+}
+
 // Save writes the model as a HF directory that Open and transformers read:
 // config.json, generation_config.json, model.safetensors in the given type
 // (zero = F32), and tokenizer.json, tokenizer_config.json and

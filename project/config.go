@@ -46,6 +46,10 @@ type Config struct {
 	// starts from a fresh one. Its shape must be lora's.
 	StartAdapter string `yaml:"start_adapter,omitempty"`
 
+	// Train is "lora", an adapter of lora's shape, or "full", all weights of a small
+	// model on the pure-Go backend; lora then shapes ppo's critic alone.
+	Train string `yaml:"train"`
+
 	Task     TaskConfig       `yaml:"task"`
 	Chat     ChatConfig       `yaml:"chat"`
 	Data     DataConfig       `yaml:"data"`
@@ -126,7 +130,7 @@ type EvalConfig struct {
 // DefaultConfig trains the embedded tiny model on the store task.
 func DefaultConfig() Config {
 	return Config{
-		Run: "run", Share: 1, Model: EmbeddedTiny, Backend: "go", Dtype: "f32",
+		Run: "run", Share: 1, Model: EmbeddedTiny, Backend: "go", Dtype: "f32", Train: TrainLoRA,
 		Task:     TaskConfig{Name: "store"},
 		Chat:     ChatConfig{CallFormat: rollout.AutoCallFormat},
 		Data:     defaultData(),
@@ -186,6 +190,7 @@ func (c Config) Validate() error {
 	if err := c.LoRA.Validate(); err != nil {
 		errs = append(errs, within("lora", trimRoom(err))...)
 	}
+	c.validateTrain(bad)
 	errs = append(errs, c.validateData(bad)...)
 	c.validateCritic(bad)
 	c.validateRewardModels(bad)

@@ -38,7 +38,7 @@ func (c Config) critic() Config {
 	if c.Critic.LoRA != nil {
 		c.LoRA = *c.Critic.LoRA
 	}
-	c.StartAdapter = c.Critic.StartAdapter
+	c.StartAdapter, c.Train = c.Critic.StartAdapter, TrainLoRA
 	c.Training.Seed++ // so that a fresh critic is not the fresh policy
 	return c
 }
@@ -57,7 +57,7 @@ func (p *parts) criticLoRA() *model.LoRAConfig {
 // its state will come from a checkpoint.
 func (p *parts) learner(start *model.Adapter, resumed bool) (l *learner.Learner, done func(), err error) {
 	ident := p.identity(p.cfg.Run)
-	tr, err := p.backend.NewTrainer(p.cfg.Training.Trainer(ident.LoRA, false))
+	tr, err := p.backend.NewTrainer(p.cfg.Training.Trainer(ident.LoRA, ident.Full))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -16,8 +16,9 @@ import (
 
 // identity binds checkpoints to what they were trained from and on.
 func (p *parts) identity(run string) learner.Identity {
+	lora, full := p.cfg.trained(p.model)
 	return learner.Identity{
-		Run: run, Base: p.model.Digest, LoRA: p.lora(), Critic: p.criticLoRA(),
+		Run: run, Base: p.model.Digest, LoRA: lora, Full: full, Critic: p.criticLoRA(),
 		Dataset: learner.Dataset{Name: p.source.Name(), Digest: task.Identity(p.source)},
 	}
 }
@@ -86,7 +87,7 @@ func (p *parts) ensureRun(ctx context.Context, st replay.Store, dir string, log 
 // startAdapter is where policy version 0 of the run stands.
 func (p *parts) startAdapter(ctx context.Context, st replay.Store, spec replay.RunSpec) (*model.Adapter, error) {
 	if spec.StartAdapter == "" {
-		return model.NewAdapter(p.model.Config, p.cfg.LoRA, p.model.Digest, p.cfg.Training.Seed)
+		return p.cfg.fresh(p.model)
 	}
 	blob, err := st.GetBlob(ctx, spec.StartAdapter)
 	if err != nil {

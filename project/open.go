@@ -100,6 +100,9 @@ func openPartsOn(b *bases, c Config, log *slog.Logger) (*parts, error) {
 	if p.trace, err = openTracer(log); err != nil {
 		errs = append(errs, err)
 	}
+	if err := c.checkFull(p.model); err != nil {
+		errs = append(errs, err)
+	}
 	if err = errors.Join(errs...); err == nil {
 		p.base, err = b.backend(c, p.model, log)
 	}

@@ -14,12 +14,13 @@ import (
 // Plan is what a training would take, found out without training.
 type Plan struct {
 	Algorithm string `json:"algorithm"`
+	Train     string `json:"train"` // lora or full
 	Steps     uint64 `json:"steps"`
 	// StepTokens are computed in the largest step, MicroTokens at once; prompts
 	// that are shared count once. For rollouts they are upper bounds.
 	StepTokens  int `json:"step_tokens"`
 	MicroTokens int `json:"micro_tokens"`
-	// Params are the base's, Trained the adapter's.
+	// Params are the base's, Trained the adapter's, or of the base where all are.
 	Params  int64 `json:"params"`
 	Trained int   `json:"trained_params"`
 	// Memory in bytes on the training device; Host of optimizer, checkpoints in
@@ -39,7 +40,7 @@ type Plan struct {
 
 // MakePlan opens the model and, where there are any, the rows.
 func MakePlan(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
-	p := Plan{Algorithm: c.Training.Algorithm}
+	p := Plan{Algorithm: c.Training.Algorithm, Train: c.Train}
 	var m *model.Model
 	longest := c.Rollout.MaxLen
 	rows := int64(0)
@@ -69,14 +70,21 @@ func MakePlan(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 		p.StepTokens = c.Training.GroupsPerStep * c.Training.NumGenerations * c.Rollout.MaxLen
 		p.MicroTokens = min(p.StepTokens, max(c.Training.TokenBudget, c.Rollout.MaxLen))
 	}
+	if err := c.checkFull(m); err != nil {
+		return p, err
+	}
 	lora := c.LoRA.Resolve(m.Config)
-	layout, err := model.TrainerConfig{LoRA: lora, Value: c.Training.Algorithm == learner.Reward}.Layout(m.Config)
+	layout, err := model.TrainerConfig{LoRA: lora, Full: c.full(), Value: c.Training.Algorithm == learner.Reward}.Layout(m.Config)
 	if err != nil {
 		return p, err
 	}
 	p.Params, p.Trained = m.Config.NumParams(), layout.Size()
 	if p.Memory, err = m.Config.TrainingMemory(lora, (p.MicroTokens+longest-1)/max(longest, 1), longest); err != nil {
 		return p, err
+	}
+	if c.full() { // parameters, their packed form and their gradient
+		p.Memory.Adapter = 3 * 4 * int64(p.Trained)
+		p.FLOPs = 2 * float64(p.Params) * float64(p.StepTokens) * float64(max(c.Training.NumIterations, 1)) // theirs
 	}
 	// parameters, start, two moments and a copy of each while a step is made
 	p.Host = 4*7*int64(p.Trained) + rows
@@ -123,7 +131,11 @@ func (p Plan) String() string {
 			d.Rows, d.Tokens, d.Trained, d.Longest, p.Report.Read, p.Report.Bad, p.Report.TooLong, p.Report.Truncated, p.EvalRows)
 	}
 	fmt.Fprintf(&b, "steps: %d of up to %d tokens, %d at once\n", p.Steps, p.StepTokens, p.MicroTokens)
-	fmt.Fprintf(&b, "trained: %d of %d parameters\n", p.Trained, p.Params+int64(p.Trained))
+	total := p.Params
+	if p.Train != TrainFull {
+		total += int64(p.Trained)
+	}
+	fmt.Fprintf(&b, "trained: %d of %d parameters\n", p.Trained, total)
 	fmt.Fprintf(&b, "memory: %d MiB (weights %d, adapter %d, activations %d) and %d MiB for optimizer and rows\n",
 		p.Memory.Total()/mib, p.Memory.Weights/mib, p.Memory.Adapter/mib, p.Memory.Activations/mib, p.Host/mib)
 	fmt.Fprintf(&b, "a step: up to %.3g GFLOP; a checkpoint: %.1f MiB\n", p.FLOPs/1e9, float64(p.Checkpoint)/mib)

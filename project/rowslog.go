@@ -176,7 +176,7 @@ type RowsSummary struct {
 	Last          map[string]float64 `json:"last,omitempty"`
 	EvalFirst     map[string]float64 `json:"eval_first,omitempty"`
 	EvalLast      map[string]float64 `json:"eval_last,omitempty"`
-	Adapter       string             `json:"adapter,omitempty"` // folder, PEFT
+	Adapter       string             `json:"adapter,omitempty"` // folder: PEFT, or with train: full a model
 	AdapterDigest string             `json:"adapter_digest,omitempty"`
 	Seconds       float64            `json:"seconds"`
 	PeakRSSMB     float64            `json:"peak_rss_mb"`

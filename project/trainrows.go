@@ -27,7 +27,7 @@ const (
 // TrainRows trains a configuration on files in this process, from where the
 // training in Dir stands, and leaves there: the resolved configuration, sealed
 // checkpoints, metrics.jsonl (a line a step and evaluation), the final adapter in
-// PEFT's format, and summary.json. When ctx ends it stops after the running step
+// PEFT's format (with train: full the model in Hugging Face layout), and summary.json. When ctx ends it stops after the running step
 // and returns the summary so far with ctx's error: the same call goes on from
 // there.
 func TrainRows(ctx context.Context, c Config, opt LocalOptions) (RowsSummary, error) {
@@ -78,7 +78,8 @@ type rowsRun struct {
 	bases       *bases
 	model       *model.Model
 	unmodel     func() error     // gives the model back
-	lora        model.LoRAConfig // resolved for the model
+	lora        model.LoRAConfig // resolved for the model; zero when full
+	full        bool
 	train, eval *data.Set
 	report      data.Report
 	start       *model.Adapter
@@ -96,7 +97,10 @@ func openRows(ctx context.Context, b *bases, c Config, log *slog.Logger) (_ *row
 			r.Close() // read only: nothing to lose
 		}
 	}()
-	r.lora = c.LoRA.Resolve(r.model.Config)
+	if err = c.checkFull(r.model); err != nil {
+		return nil, err
+	}
+	r.lora, r.full = c.trained(r.model)
 	if r.train, r.eval, r.report, err = loadData(ctx, c, r.model, log); err != nil {
 		return nil, err
 	}
@@ -111,7 +115,7 @@ func openRows(ctx context.Context, b *bases, c Config, log *slog.Logger) (_ *row
 func startOf(c Config, m *model.Model, value bool) (*model.Adapter, error) {
 	lora := c.LoRA.Resolve(m.Config)
 	if c.StartAdapter == "" {
-		a, err := model.NewAdapter(m.Config, lora, m.Digest, c.Training.Seed)
+		a, err := c.fresh(m)
 		if err == nil && value {
 			a = a.WithScore(m.Config)
 		}
@@ -144,11 +148,11 @@ func startOf(c Config, m *model.Model, value bool) (*model.Adapter, error) {
 }
 
 func (r *rowsRun) learner(dir string, log *slog.Logger, be model.Backend) (*learner.Learner, func() error, error) {
-	tr, err := be.NewTrainer(r.cfg.Training.Trainer(r.lora, false))
+	tr, err := be.NewTrainer(r.cfg.Training.Trainer(r.lora, r.full))
 	if err != nil {
 		return nil, nil, err
 	}
-	ident := learner.Identity{Run: r.cfg.Run, Base: r.model.Digest, LoRA: r.lora, Dataset: learner.DatasetOf(r.train)}
+	ident := learner.Identity{Run: r.cfg.Run, Base: r.model.Digest, LoRA: r.lora, Full: r.full, Dataset: learner.DatasetOf(r.train)}
 	l, err := learner.New(r.cfg.Training, ident, tr, r.start.Flat())
 	if err != nil {
 		return nil, nil, errors.Join(err, tr.Close())
@@ -234,6 +238,9 @@ func (r *rowsRun) left() string {
 
 // adapter gives parameters their shape.
 func (r *rowsRun) adapter(params []float32) (*model.Adapter, error) {
+	if r.full {
+		return &model.Adapter{Full: true, BaseDigest: r.model.Digest, Params: params}, nil
+	}
 	return model.AdapterOf(r.model.Config, r.lora, r.model.Digest, params, r.cfg.Training.Algorithm == learner.Reward)
 }
 
@@ -257,8 +264,8 @@ func (r *rowsRun) conclude(l *learner.Learner, dir string, began time.Time, runE
 	if err != nil {
 		return sum, err
 	}
-	sum.Adapter, sum.AdapterDigest = filepath.Join(dir, adapterDir), a.Digest()
-	if err := a.Save(sum.Adapter, r.model.Config, r.cfg.Model); err != nil {
+	sum.AdapterDigest = a.Digest()
+	if sum.Adapter, err = r.cfg.saveTrained(dir, r.model, a); err != nil {
 		return sum, err
 	}
 	return sum, sum.Save(dir)

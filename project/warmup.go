@@ -151,11 +151,12 @@ func (p *parts) warmUp(ctx context.Context, demos []*eventlog.Log, dir string, l
 			return nil, err
 		}
 	}
-	a, err := model.NewAdapter(p.model.Config, p.cfg.LoRA, p.model.Digest, p.cfg.Training.Seed)
+	a, err := p.cfg.fresh(p.model)
 	if err != nil {
 		return nil, err
 	}
-	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: p.lora()})
+	lora, full := p.cfg.trained(p.model)
+	tr, err := p.backend.NewTrainer(model.TrainerConfig{LoRA: lora, Full: full})
 	if err != nil {
 		return nil, err
 	}

@@ -51,9 +51,11 @@ func loadPolicy(ctx context.Context, store replay.Store, base *model.Model, p re
 type prober struct {
 	engine Engine
 	config model.Config
-	prompt []int32
-	stop   []int32
-	base   Generation
+	// weights of the base
+	weights *model.Weights
+	prompt  []int32
+	stop    []int32
+	base    Generation
 }
 
 // probePrompt bounds the probe, in tokens.
@@ -69,7 +71,7 @@ func newProber(ctx context.Context, engine Engine, base *model.Model, chat Chat,
 	if err != nil {
 		return nil, err
 	}
-	p := &prober{engine: engine, config: base.Config, prompt: t.ids[:min(len(t.ids), probePrompt, max(engine.MaxLen()-probeTokens, 1))], stop: chat.Stop()}
+	p := &prober{engine: engine, config: base.Config, weights: base.Weights, prompt: t.ids[:min(len(t.ids), probePrompt, max(engine.MaxLen()-probeTokens, 1))], stop: chat.Stop()}
 	p.base, err = p.ask(ctx, engine.Version())
 	return p, err
 }
@@ -102,8 +104,21 @@ func (p *prober) check(ctx context.Context, l loadedPolicy) error {
 	return fmt.Errorf("%w: its greedy logprobs on the probe equal the base's", errProbe)
 }
 
-// acts says whether some B of the adapter is large enough to be seen.
+// acts says whether some B of the adapter, or some change of a weight, is large
+// enough to be seen.
 func (p *prober) acts(a *model.Adapter) bool {
+	if a.Full {
+		base, err := p.weights.Flatten(p.config)
+		if err != nil || len(base) != len(a.Params) {
+			return true
+		}
+		for i, v := range a.Params {
+			if math.Abs(float64(v-base[i])) > 1e-4 {
+				return true
+			}
+		}
+		return false
+	}
 	layout, err := model.LoRALayout(p.config, a.LoRA)
 	if err != nil || layout.Size() != len(a.Params) {
 		return true

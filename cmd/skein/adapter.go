@@ -69,14 +69,19 @@ type exportReport struct {
 	Step       uint64           `json:"step"` // that published it; 0 for version 0
 	Digest     string           `json:"digest"`
 	LoRA       model.LoRAConfig `json:"lora"`
-	BaseModel  string           `json:"base_model"` // as the adapter names it
+	Full       bool             `json:"full,omitempty"` // all weights: a model was written
+	BaseModel  string           `json:"base_model"`     // as the adapter names it
 	BaseDigest string           `json:"base_digest"`
 	Output     string           `json:"output"`
 }
 
 func printExport(r exportReport) {
 	fmt.Printf("policy version %d of run %s (step %d), %s\n", r.Version, r.Run, r.Step, r.Digest)
-	fmt.Printf("  LoRA %v\n", r.LoRA)
+	if r.Full {
+		fmt.Printf("  a model of its own: all weights were trained\n")
+	} else {
+		fmt.Printf("  LoRA %v\n", r.LoRA)
+	}
 	fmt.Printf("  base %s, %s\n  written to %s\n", r.BaseModel, r.BaseDigest, r.Output)
 }
 
@@ -133,8 +138,17 @@ func exportAdapter(ctx context.Context, st replay.Store, spec replay.RunSpec, p 
 		}
 		name = base
 	}
-	return exportReport{
+	rep := exportReport{
 		Run: spec.Run, Version: p.Version, Step: p.Step, Digest: p.Adapter, LoRA: a.LoRA,
 		BaseModel: name, BaseDigest: m.Digest, Output: out,
-	}, a.Save(out, m.Config, name)
+	}
+	if !a.Full {
+		return rep, a.Save(out, m.Config, name)
+	}
+	rep.Full = true
+	merged := *m
+	if merged.Weights, err = m.Merge(a); err != nil {
+		return rep, err
+	}
+	return rep, merged.Save(out, model.F32)
 }
