@@ -56,6 +56,9 @@ func FuzzParseToken(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(id.Token().Reveal())
 	f.Add("skein1..")
+	tenant, err := id.Token().For("a", RoleWorker)
+	require.NoError(f, err)
+	f.Add(tenant.Reveal())
 	f.Add("skein1." + strings.Repeat("0", 64) + "." + strings.Repeat("A", 22))
 	f.Fuzz(func(t *testing.T, s string) {
 		tok, err := ParseToken(s)

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -84,8 +86,8 @@ func TestTenantTokens(t *testing.T) {
 	require.ErrorContains(t, err, "itself one of tenant")
 }
 
-// calls of one tenant's process about another's run, one for every method of the
-// store there is: a method that is added later is covered too.
+// Calls of one tenant's process about another's run, one for every method there
+// is but those between nodes: a method that is added later is covered too.
 func TestNoCallTouchesAnotherTenantsRun(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, 1)
@@ -102,25 +104,29 @@ func TestNoCallTouchesAnotherTenantsRun(t *testing.T) {
 		l, err := dial(other.id, c.nodes[0].Addr(), "")
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
-		services := pb.File_skein_cluster_v1_replay_proto.Services()
 		tried := 0
-		for s := range services.Len() {
-			methods := services.Get(s).Methods()
-			for i := range methods.Len() {
-				m := methods.Get(i)
-				if m.IsStreamingClient() || m.IsStreamingServer() || free[string(m.Name())] {
-					continue
-				}
-				req := message(t, m.Input())
-				if f := m.Input().Fields().ByName("run"); f != nil {
-					req.ProtoReflect().Set(f, protoreflect.ValueOfString("mine"))
-				}
-				err := l.fail(l.Invoke(testCtx(t), fmt.Sprintf("/%s/%s", services.Get(s).FullName(), m.Name()), req, message(t, m.Output())))
-				require.ErrorIs(t, err, ErrDenied, "%s by %s", m.FullName(), other.id.caller())
-				tried++
+		for _, m := range methods(pb.File_skein_cluster_v1_replay_proto, pb.File_skein_cluster_v1_operate_proto) {
+			name := fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name())
+			if free[string(m.Name())] || slices.Contains(everybodysStreams, name) {
+				continue
 			}
+			req := message(t, m.Input())
+			if f := m.Input().Fields().ByName("run"); f != nil {
+				req.ProtoReflect().Set(f, protoreflect.ValueOfString("mine"))
+			}
+			var err error
+			if m.IsStreamingClient() || m.IsStreamingServer() {
+				st, serr := l.NewStream(testCtx(t), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, name)
+				require.NoError(t, serr)
+				_ = st.SendMsg(req)
+				err = l.fail(st.RecvMsg(message(t, m.Output())))
+			} else {
+				err = l.fail(l.Invoke(testCtx(t), name, req, message(t, m.Output())))
+			}
+			require.ErrorIs(t, err, ErrDenied, "%s by %s", m.FullName(), other.id.caller())
+			tried++
 		}
-		require.Greater(t, tried, 20)
+		require.Greater(t, tried, 30)
 
 		// Streams, and what lists.
 		_, err = other.Fetch(testCtx(t), step.LogIDs[:1])
@@ -159,10 +165,36 @@ func TestNoCallTouchesAnotherTenantsRun(t *testing.T) {
 	require.ErrorIs(t, c.joinTenant(AllTenants, "fleet3", RoleWorker).CreateRun(testCtx(t), testSpec("whose")), ErrDenied)
 }
 
+// methods of every service of some files.
+func methods(files ...protoreflect.FileDescriptor) (out []protoreflect.MethodDescriptor) {
+	for _, f := range files {
+		for s := range f.Services().Len() {
+			ms := f.Services().Get(s).Methods()
+			for i := range ms.Len() {
+				out = append(out, ms.Get(i))
+			}
+		}
+	}
+	return out
+}
+
 func message(t *testing.T, d protoreflect.MessageDescriptor) proto.Message {
 	mt, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())
 	require.NoError(t, err)
 	return mt.New().Interface()
+}
+
+// A renewed certificate is of the same tenant.
+func TestRenewedCertificateKeepsItsTenant(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 1)
+	a := c.joinTenant("a", "w", RoleWorker)
+	old := a.id.leaf().SerialNumber
+	eventually(t, "a later second", func() bool { return a.renew(testCtx(t)) == nil })
+	require.NotEqual(t, old, a.id.leaf().SerialNumber)
+	who, err := certNode(a.id.leaf())
+	require.NoError(t, err)
+	require.Equal(t, caller{"w", RoleWorker, "a"}, who)
 }
 
 func TestTenantsDoNotSeeEachOthersProcesses(t *testing.T) {

@@ -22,7 +22,6 @@ type Turns struct {
 	busy    bool
 	partner map[*turnTrainer]bool // of the last joint pass, not back yet
 	until   time.Time             // how long partners are waited for
-	lasted  time.Duration         // the last pass
 	clock   float64               // what the user of the last call had, before it
 	wake    *time.Timer
 }
@@ -253,14 +252,14 @@ func (s *Turns) pass(calls []*turn) {
 		errs = s.joiner.Together(joint)
 	}
 	s.mu.Lock()
-	s.busy, s.lasted = false, time.Since(began)
+	s.busy = false
 	if len(calls) > 1 {
 		for i, c := range calls {
 			if errs[i] == nil {
 				s.partner[c.t] = true
 			}
 		}
-		s.until = time.Now().Add(min(s.lasted/partnerShare, partnerWait))
+		s.until = time.Now().Add(min(time.Since(began)/partnerShare, partnerWait))
 	}
 	s.mu.Unlock()
 	for i, c := range calls {

@@ -159,10 +159,18 @@ func (h *host) turn(ctx context.Context, runs []wanted) error {
 	}
 	h.mu.Unlock()
 	keys := map[string]bool{}
+	idle := true // so far: nothing of this base is served or may be
 	for _, w := range runs {
+		if w.err != nil {
+			if err := h.end(ctx, ending{w.spec.Run, w.err}, len(runs) < 2); err != nil {
+				return err
+			}
+			continue
+		}
 		keys[w.key] = true
+		idle = idle && (w.key != h.key || !h.serves(w.spec.Run) && h.isPaused(w.spec.Run))
 	}
-	idle := h.now().Sub(h.busy) >= idleSwitch
+	idle = idle || h.now().Sub(h.busy) >= idleSwitch
 	if len(keys) > 0 && (!keys[h.key] || idle && len(keys) > 1) {
 		if err := h.leave(); err != nil {
 			return err
@@ -170,13 +178,17 @@ func (h *host) turn(ctx context.Context, runs []wanted) error {
 		h.key, h.busy = chooseBase(h.m.name, slices.Collect(maps.Keys(keys)), h.key), h.now()
 	}
 	for _, w := range runs {
-		p := h.paused[w.spec.Run]
-		if w.key != h.key || h.serves(w.spec.Run) || p != nil && h.now().Before(p.until) {
+		if w.err != nil || w.key != h.key || h.serves(w.spec.Run) || h.isPaused(w.spec.Run) {
 			continue
 		}
 		h.start(ctx, w, runs)
 	}
 	return nil
+}
+
+func (h *host) isPaused(run string) bool {
+	p := h.paused[run]
+	return p != nil && h.now().Before(p.until)
 }
 
 func (h *host) serves(run string) bool {
@@ -227,9 +239,6 @@ func (h *host) start(ctx context.Context, w wanted, runs []wanted) {
 
 // open makes a run's parts and its place on an engine.
 func (h *host) open(w wanted, runs []wanted, log *slog.Logger) (p *parts, at place, done func() error, err error) {
-	if w.err != nil {
-		return nil, at, nil, w.err
-	}
 	if p, err = openPartsOn(h.bases, w.cfg, log); err != nil {
 		return nil, at, nil, err
 	}
@@ -256,7 +265,7 @@ func (h *host) open(w wanted, runs []wanted, log *slog.Logger) (p *parts, at pla
 	return p, at, func() error { return errors.Join(leave(), p.Close()) }, nil
 }
 
-// end takes note of a run that is served no more.
+// end takes note of a run that is served no more, or cannot be.
 func (h *host) end(ctx context.Context, e ending, sole bool) error {
 	h.mu.Lock()
 	if s := h.served[e.run]; s != nil {
@@ -270,6 +279,9 @@ func (h *host) end(ctx context.Context, e ending, sole bool) error {
 	}
 	if sole {
 		return e.err
+	}
+	if h.isPaused(e.run) {
+		return nil
 	}
 	p := h.paused[e.run]
 	if p == nil {

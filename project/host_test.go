@@ -127,6 +127,8 @@ func TestAWorkerServesEveryRunOfItsBase(t *testing.T) {
 	spec := mustSpec(t, st, broken.Run)
 	spec.Run, spec.Config, spec.Tenant = "aaa-nonsense", []byte("task: {name: no-such-task}\n"), "t2"
 	require.NoError(t, st.CreateRun(t.Context(), spec))
+	spec.Run, spec.Config = "aaa-unreadable", []byte("run: [")
+	require.NoError(t, st.CreateRun(t.Context(), spec))
 	register(t, st, a, "t1")
 	register(t, st, b, "t2")
 	said := &lines{}
@@ -136,7 +138,9 @@ func TestAWorkerServesEveryRunOfItsBase(t *testing.T) {
 		require.Eventually(t, func() bool { return len(sampled(t, st, run)) == 8 }, time.Minute, 20*time.Millisecond)
 		require.Equal(t, alone[run], sampled(t, st, run), "bit for bit as alone")
 	}
-	require.Eventually(t, func() bool { return said.contain("run is not served here for now") }, 10*time.Second, 10*time.Millisecond)
+	for _, run := range []string{"aaa-nonsense", "aaa-unreadable"} {
+		require.Eventually(t, func() bool { return said.contain("run is not served here for now\" run=" + run) }, 10*time.Second, 10*time.Millisecond)
+	}
 	require.Eventually(t, func() bool {
 		s, err := node.ClusterStatus(t.Context())
 		require.NoError(t, err)
@@ -180,6 +184,36 @@ func TestAWorkerServesItsTenantOnly(t *testing.T) {
 	t.Cleanup(func() { _ = stop() })
 	require.Eventually(t, func() bool { return len(sampled(t, st, "b")) == 8 }, time.Minute, 20*time.Millisecond)
 	require.Empty(t, sampled(t, st, "a"))
+}
+
+// A worker that took up runs of a base it cannot have turns to another's at once.
+func TestAWorkerTurnsToAnotherBase(t *testing.T) {
+	node := testNode(t)
+	st := node.Store()
+	good := smallRun("good", 1)
+	register(t, st, good, "")
+	spec := mustSpec(t, st, "good")
+	here := baseKey(good, spec.BaseDigest)
+	spec.Run, spec.BaseDigest = "elsewhere", "blake3:00"
+	require.NoError(t, st.CreateRun(t.Context(), spec))
+	name := "w"
+	for chooseBase(name, []string{here, baseKey(good, "blake3:00")}, "") == here {
+		name += "w"
+	}
+	stop := worker(t, node, name, "", slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { _ = stop() })
+	require.Eventually(t, func() bool { return len(sampled(t, st, "good")) == 8 }, time.Minute, 20*time.Millisecond)
+}
+
+// The only run is one that this worker can never serve: its error ends the role.
+func TestAWorkerWithOneHopelessRunEnds(t *testing.T) {
+	node := testNode(t)
+	spec := replay.RunSpec{Run: "r", Config: []byte("run: ["), GroupSize: 1, GroupsPerStep: 1, TicketTTL: time.Minute, MaxAttempts: 1}
+	require.NoError(t, node.Store().CreateRun(t.Context(), spec))
+	m, err := joinAs(t.Context(), NodeOptions{Dir: t.TempDir(), Token: node.Identity().Token().Reveal(), Log: slog.New(slog.DiscardHandler), ID: "w"}, cluster.RoleWorker, []string{node.Addr()})
+	require.NoError(t, err)
+	defer m.Close()
+	require.ErrorContains(t, m.workForever(t.Context()), "configuration of run r")
 }
 
 func TestWorkersSpreadOverBases(t *testing.T) {
