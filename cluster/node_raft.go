@@ -31,7 +31,7 @@ func (n *Node) openRaft(founder bool) (err error) {
 		stable = n.cfg.wrapStable(stable)
 	}
 	stable = &patientStable{stable, n.ctx, n.log}
-	cache, err := raft.NewLogCache(256, n.dlog)
+	cache, err := raft.NewLogCache(64, n.dlog) // an entry has up to maxItems items
 	if err != nil {
 		return err
 	}

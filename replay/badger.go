@@ -12,8 +12,9 @@ import (
 
 // openBadger opens the index with small buffers: the store shares its machine
 // with a model. Values stay in the LSM tree (all are under 1 MiB), because
-// errors of value-log fsyncs are only logged. No compression means no block
-// cache; tables are mapped.
+// errors of value-log fsyncs are only logged. Tables are mapped, so their pages
+// count as the process's memory: they are compressed (names repeat a lot), and
+// of one size at every level, because a compaction holds twice a table.
 func openBadger(dir string, memTable int64, log *slog.Logger) (*badger.DB, error) {
 	opts := badger.DefaultOptions(dir).
 		WithSyncWrites(true).
@@ -27,12 +28,14 @@ func openBadger(dir string, memTable int64, log *slog.Logger) (*badger.DB, error
 		WithBaseTableSize(2 << 20).
 		WithBaseLevelSize(8 << 20).
 		WithValueLogFileSize(16 << 20).
-		WithCompression(options.None).
-		WithBlockCacheSize(0).
+		WithCompression(options.ZSTD).
+		WithZSTDCompressionLevel(1).
+		WithBlockCacheSize(16 << 20).
 		WithIndexCacheSize(0).
 		WithMetricsEnabled(false).
 		WithNumGoroutines(1).
 		WithLogger(badgerLog{log})
+	opts.TableSizeMultiplier = 1
 	db, err := badger.Open(opts)
 	if err != nil && strings.Contains(err.Error(), "Cannot acquire directory lock") {
 		return nil, fmt.Errorf("%s is in use by another process (stop it, or choose another data directory): %w", dir, err)

@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/pprof"
+	"strings"
 	"time"
 
 	"github.com/skein-rl/skein/cluster"
@@ -66,7 +69,21 @@ func runNode(ctx context.Context, o nodeOptions) error {
 	fmt.Println(n.Addr())
 	fmt.Println(opened.Seconds(), time.Since(start).Seconds())
 	_, _ = io.Copy(io.Discard, os.Stdin)
+	if o.profile != "" {
+		if err := writeHeap(strings.TrimSuffix(o.profile, ".prof") + ".heap"); err != nil {
+			return err
+		}
+	}
 	return n.Close()
+}
+
+func writeHeap(file string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	runtime.GC()
+	return errors.Join(pprof.WriteHeapProfile(f), f.Close())
 }
 
 // verify is what `skein node` checks of every log: its digest.

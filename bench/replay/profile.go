@@ -22,6 +22,7 @@ func (s *session) profiles(ctx context.Context) error {
 		{"append-8KB", func() error { return s.profileAppend(ctx, small, 3) }},
 		{"append-64KB", func() error { return s.profileAppend(ctx, large, 3) }},
 		{"append-8KB-r1", func() error { return s.profileAppend(ctx, small, 1) }},
+		{"stored-100k", func() error { return s.profileStored(ctx, 100_000) }},
 		{"sample-8KB", func() error { return s.profileSample(ctx, small) }},
 		{"sample-64KB", func() error { return s.profileSample(ctx, large) }},
 	}
@@ -71,5 +72,29 @@ func (s *session) profileSample(ctx context.Context, size int) (err error) {
 	if err == nil {
 		say("sample %s uniform: %.0f logs/s", sizeName(size), rate)
 	}
+	return err
+}
+
+func (s *session) profileStored(ctx context.Context, n int) (err error) {
+	g, err := s.startGroup(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.close()) }()
+	cfg := table.Default()
+	cfg.Sampler, cfg.MaxTimesSampled, cfg.GroupSize = table.Selector{Kind: table.Uniform}, 0, members
+	if _, err := g.cl.SetTable(ctx, runName, "bench", cfg, 0); err != nil {
+		return err
+	}
+	before := g.cpu()
+	if err := g.store(ctx, n); err != nil {
+		return err
+	}
+	rss, err := g.sum("status", "VmRSS")
+	if err != nil {
+		return err
+	}
+	anon, err := g.sum("status", "RssAnon")
+	say("stored %d: %.0f MB, anonymous %.0f MB, %.0f µs of CPU a log", n, rss/1024, anon/1024, (g.cpu()-before)/float64(n)*1e6)
 	return err
 }
