@@ -44,6 +44,7 @@ type ClusterNode struct {
 	Metrics string   `yaml:"metrics"`
 	Config  string   `yaml:"config"` // of the run that a learner starts
 	Set     []string `yaml:"set"`    // keys of it, as --set
+	Tenant  string   `yaml:"tenant"` // of its worker and learner, as --tenant
 }
 
 // Defaults of a cluster file.
@@ -179,7 +180,7 @@ func (f ClusterFile) Node(id, hostname string) (ClusterNode, error) {
 
 // Options are what RunNode needs to be a node of the file.
 func (f ClusterFile) Options(n ClusterNode) NodeOptions {
-	o := NodeOptions{Roles: n.Roles, Dir: n.Dir, ID: n.ID, Join: f.Addresses(), Authority: f.Authority, Metrics: n.Metrics}
+	o := NodeOptions{Roles: n.Roles, Dir: n.Dir, ID: n.ID, Join: f.Addresses(), Authority: f.Authority, Metrics: n.Metrics, Tenant: n.Tenant}
 	if slices.Contains(n.Roles, cluster.RoleReplay) {
 		bind := n.Host
 		if n.Listen != "" {

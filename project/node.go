@@ -60,6 +60,9 @@ func (o NodeOptions) Validate() error {
 			errs = append(errs, fmt.Errorf("--role: %q: use replay, worker or learner", r))
 		}
 	}
+	if o.Tenant != "" && !slices.ContainsFunc(o.Roles, func(r string) bool { return r != cluster.RoleReplay }) {
+		errs = append(errs, fmt.Errorf("--tenant: %q: replay nodes serve all tenants: leave it out", o.Tenant))
+	}
 	if len(o.Join) == 0 && !slices.Contains(o.Roles, cluster.RoleReplay) {
 		errs = append(errs, fmt.Errorf("--join: none given: a %s needs a replay node to join by", strings.Join(o.Roles, " and ")))
 	}

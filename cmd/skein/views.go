@@ -74,6 +74,8 @@ type nodeView struct {
 	Version         string             `json:"version"`
 	Started         time.Time          `json:"started"`
 	LastSeen        time.Time          `json:"last_seen"`
+	Run             string             `json:"run,omitempty"`    // of a worker: all it serves
+	Tenant          string             `json:"tenant,omitempty"` // "" = the default one
 	Metrics         map[string]float64 `json:"metrics,omitempty"`
 }
 
@@ -83,7 +85,7 @@ func viewCluster(c cluster.ClusterStatus) *clusterView {
 		v.Nodes = append(v.Nodes, nodeView{
 			ID: n.ID, Role: n.Role, Address: n.Addr, Alive: n.Alive, Leader: n.Leader, Voter: n.Voter, PolicyVersion: n.PolicyVersion,
 			TokensPerSecond: n.TokensPerSecond, DiskFree: n.DiskFree, Missing: n.Missing, LastError: n.LastError, Version: n.Version,
-			Started: n.Started, LastSeen: n.LastSeen, Metrics: n.Metrics,
+			Started: n.Started, LastSeen: n.LastSeen, Metrics: n.Metrics, Run: n.Run, Tenant: n.Tenant,
 		})
 	}
 	return v
