@@ -19,7 +19,7 @@ func newCluster(g *globals) *cobra.Command {
 that joined them. Nodes come in by the join token (skein node); this command is
 for what an operator does beside that.`,
 	}
-	cmd.AddCommand(newClusterInit(g), newClusterCheck(g), newClusterRemove(g), newClusterRotate(g))
+	cmd.AddCommand(newClusterInit(g), newClusterCheck(g), newClusterRemove(g), newClusterRotate(g), newClusterCertificate(g))
 	return cmd
 }
 
