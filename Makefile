@@ -26,6 +26,8 @@ CLIENT_PYTHON ?= $(CACHE)/clients/venv/bin/python
 TORCH_PYTHON  ?= $(wildcard $(PEERS)/venv/bin/python)
 # The interpreter of the TRL peer.
 TRL_PYTHON ?= $(PEERS)/trl/bin/python
+# The interpreter of the replay peers' environment: CPython 3.9 to 3.11, for which Reverb is built.
+REVERB_PYTHON ?= $(firstword $(foreach v,3.11 3.10 3.9,$(shell command -v python$(v))))
 # Words before a benchmark's command; on a machine shared with other work: BENCH_RUN='setsid -w bench/first.sh'
 BENCH_RUN ?=
 
@@ -110,6 +112,24 @@ bench-learner: peers-learner ## training steps against torch and TRL, into bench
 	@mkdir -p bin
 	CGO_ENABLED=1 $(GO) build -trimpath -tags xla -o bin/bench-learner ./bench/learner
 	$(BENCH_RUN) bin/bench-learner -model $(abspath $(PEERS)/smollm2/f16.gguf) -hf $(abspath $(PEERS)/smollm2/hf) -plugin $(abspath $(dir $(PJRT))) -python $(abspath $(TRL_PYTHON))
+
+$(PEERS)/replay/.done: third_party/replay-peers.txt
+	@test -n '$(REVERB_PYTHON)' || { echo 'peers-replay: no python3.11, 3.10 or 3.9: Reverb needs one; name it with REVERB_PYTHON='; exit 1; }
+	@rm -rf $(PEERS)/replay
+	$(REVERB_PYTHON) -m venv $(PEERS)/replay
+	$(PEERS)/replay/bin/pip install -q -r third_party/replay-peers.txt
+	@touch $@
+
+# RUNLEVEL keeps the package from starting a server of its own.
+peers-replay: $(PEERS)/replay/.done ## what bench-replay compares with: redis-server (Debian package), Reverb and Ray (pip)
+	@command -v redis-server >/dev/null || { apt-get update -q && RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends redis-server; } || \
+		{ echo 'peers-replay: install redis-server (Debian: apt-get install redis-server)'; exit 1; }
+
+# ONLY=append,sample runs parts: append latency bytes sample growth stored
+bench-replay: peers-replay ## the replay store against Redis, Reverb and Ray, into bench/results/replay.jsonl
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-replay ./bench/replay
+	$(BENCH_RUN) bin/bench-replay -redis "$$(command -v redis-server)" -python $(abspath $(PEERS)/replay/bin/python) $(if $(ONLY),-only $(ONLY))
 
 demo: build $(if $(filter smollm2-135m,$(MODEL)),$(PJRT) $(CACHE)/smollm2/model.gguf $(CACHE)/bfcl/.done) ## the main job: a local cluster trains a model on tool calls
 	@rm -rf $(if $(RESUME),,$(DEMO))
