@@ -13,6 +13,7 @@ type backwardScratch struct {
 	dxn           []float32 // [N, H] gradient of a normed input
 	datt          []float32 // [N, Q]
 	dqkv          []float32 // [N, Q+2KV]
+	prompts       []float32 // [P, 2KV] for each part of a group: gradients of its prompt
 	inv           []float32 // [N]
 	dqk           []float32 // [N, Q+KV] gradient of normed q and k
 	dout, dbranch []float32 // [N, H] gradients after and before a branch's norm
@@ -44,7 +45,7 @@ func (n *net) backwardLayer(bs *backwardScratch, b *batch, l int, ad *lora, a *a
 
 	dy = n.branch(bs, a.o, w.attnNorm, rows, gl.attnNorm)
 	bs.projectBackward(bs.datt, dy, a.att, w.o, ad.at(l, fusedO), mask{b.drop, l}, rows, gl.o, g)
-	n.attendGroupsBackward(&bs.exec, b, w.window, a, bs.datt, bs.dqkv)
+	n.attendGroupsBackward(bs, b, w.window, a, bs.datt, bs.dqkv)
 	n.positionsBackward(bs, l, a, angles, rows, gl)
 	bs.projectBackward(bs.dxn, bs.dqkv, a.xn, w.qkv, ad.at(l, fusedQKV), mask{b.drop, l}, rows, gl.qkv, g)
 	bs.rmsNormBackward(bs.dx, bs.dxn, a.x, a.inv1, w.inNorm, rows, gl.inNorm)

@@ -67,18 +67,6 @@ func (a *acts) resize(d dims, n int) {
 	}
 }
 
-// bytesPerRow is the size of acts for one row, lse included.
-func (d dims) bytesPerRow() int64 {
-	n := 4*d.hidden + d.qkv + d.q + 3*d.mlp + 2 + d.heads
-	if d.qkNorm {
-		n += d.q + d.kv + d.heads + d.kvHeads
-	}
-	if d.sandwich {
-		n += 2 * d.hidden
-	}
-	return 4 * int64(n+d.experts+4*d.chosen)
-}
-
 // rowGrain is the least number of rows worth a goroutine in elementwise loops
 // of the given width.
 func rowGrain(width int) int { return 1 + 1<<14/max(width, 1) }
@@ -213,7 +201,7 @@ func (n *net) midRows(ex *exec, l int, shares []share, a *acts, rows int) {
 		ex.project(a.o, a.att, w.o, shares, l, fusedO, rows)
 		ex.rmsNorm(a.x1, nil, a.o, w.attnNorm, n.eps, rows)
 	}
-	f32.Add(a.x1, a.x)
+	ex.pool.Rows(rows*n.hidden, 1<<14, func(lo, hi int) { f32.Add(a.x1[lo:hi], a.x[lo:hi]) })
 	ex.rmsNorm(a.xn2, a.inv2, a.x1, w.postNorm, n.eps, rows)
 	if w.moe != nil {
 		n.expertRows(ex, w.moe, a, rows)

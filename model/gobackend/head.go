@@ -20,6 +20,8 @@ type headState struct {
 	logp, ent   []float32 // [S]
 	mean, sumSq []float32 // [S], nil unless asked for: mean of log p, log Σ p²
 	dhn         []float32 // [S, H]
+	unit        []float32 // [S, H] derivatives of logp with respect to hn
+	units       bool      // unit is there
 }
 
 // logits computes the logits [rows, V] of normed rows, soft-capped where the
@@ -34,10 +36,15 @@ func (n *net) logits(ex *exec, z, hn []float32, rows int) {
 
 // forwardHead scores the batch: z = logits/T, logp = z_target - logsumexp(z),
 // entropy = logsumexp(z) - sum softmax(z) z.
-// What tc asks for besides is computed too.
-func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, tc model.TrainerConfig, s *headState) {
+// What tc asks for besides is computed too. With units, logits that are in memory
+// are turned into the derivatives of logp at once, which spares a backward pass
+// from computing them again.
+func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, tc model.TrainerConfig, units bool, s *headState) {
 	rows := len(b.rows)
-	s.temperature = temperature
+	s.temperature, s.units = temperature, units
+	if units {
+		s.unit = resize(s.unit, rows*n.hidden)
+	}
 	if tc.MeanLogProb {
 		s.mean = resize(s.mean, rows)
 	}
@@ -63,6 +70,28 @@ func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, 
 			if tc.LogSumSq {
 				s.sumSq[lo+i] = sumSqRow(z, temperature)
 			}
+			if units {
+				n.unitRow(s, z, int(b.target[lo+i]), lo+i)
+			}
+		})
+		if units {
+			n.headBack(ex, s, s.unit, lo, m)
+		}
+	}
+}
+
+// unitRow replaces the logits of scored token i by their derivatives of its logp.
+func (n *net) unitRow(s *headState, z []float32, target, i int) {
+	gradRow(z, target, s.temperature, n.logitCap, s.ent[i], 1, 0, 0)
+}
+
+// headBack computes dst[lo:lo+m] from the gradient of m rows of logits.
+func (n *net) headBack(ex *exec, s *headState, dst []float32, lo, m int) {
+	for v := 0; v < n.vocab; v += headVocab {
+		k := min(headVocab, n.vocab-v)
+		ex.compute(product{
+			lin: n.head, back: true, lo: v, n: k, rows: m,
+			x: f32.A{Data: s.logits[v:], RowStride: n.vocab, ColStride: 1}, y: dst[lo*n.hidden:], stride: n.hidden, add: v > 0,
 		})
 	}
 }
@@ -122,7 +151,9 @@ func sumSqRow(z []float32, temperature float64) float32 {
 //
 //	dlogits = (dlogp (onehot - p) - dent p (log p + entropy) + dmean (1/V - p)) / T
 //
-// times the slope of the soft cap, if any.
+// times the slope of the soft cap, if any. Without the last two, dhn is a multiple
+// of a derivative that does not depend on the loss: always computed so, here or by
+// forwardHead, for the same bits.
 func (n *net) backwardHead(ex *exec, b *batch, s *headState, d model.Scores, dHead []float32) {
 	at := func(v []float32, i int) float32 {
 		if v == nil {
@@ -132,24 +163,49 @@ func (n *net) backwardHead(ex *exec, b *batch, s *headState, d model.Scores, dHe
 	}
 	rows := len(b.rows)
 	s.dhn = resize(s.dhn, rows*n.hidden)
-	for lo := 0; lo < rows; lo += headRows {
+	plain := dHead == nil && allZero(d.Entropy) && allZero(d.MeanLogProb)
+	for lo := 0; lo < rows && !(plain && s.units); lo += headRows {
 		m := min(headRows, rows-lo)
 		n.logits(ex, s.logits, s.hn[lo*n.hidden:], m)
 		ex.pool.For(m, func(i int) {
-			gradRow(s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i]), s.temperature, n.logitCap, s.ent[lo+i],
-				at(d.LogProbs, lo+i), at(d.Entropy, lo+i), at(d.MeanLogProb, lo+i))
+			z, target := s.logits[i*n.vocab:(i+1)*n.vocab], int(b.target[lo+i])
+			if plain {
+				n.unitRow(s, z, target, lo+i)
+				return
+			}
+			gradRow(z, target, s.temperature, n.logitCap, s.ent[lo+i], at(d.LogProbs, lo+i), at(d.Entropy, lo+i), at(d.MeanLogProb, lo+i))
 		})
-		for v := 0; v < n.vocab; v += headVocab {
-			k := min(headVocab, n.vocab-v)
-			ex.compute(product{
-				lin: n.head, back: true, lo: v, n: k, rows: m,
-				x: f32.A{Data: s.logits[v:], RowStride: n.vocab, ColStride: 1}, y: s.dhn[lo*n.hidden:], stride: n.hidden, add: v > 0,
-			})
+		if plain {
+			s.unit = resize(s.unit, rows*n.hidden)
+			n.headBack(ex, s, s.unit, lo, m)
+			continue
 		}
+		n.headBack(ex, s, s.dhn, lo, m)
 		if dHead != nil {
 			ex.outer(dHead, s.logits, n.vocab, n.vocab, s.hn[lo*n.hidden:], n.hidden, m)
 		}
 	}
+	if !plain {
+		return
+	}
+	s.units = true
+	ex.pool.Rows(rows, rowGrain(n.hidden), func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			to := s.dhn[i*n.hidden : (i+1)*n.hidden]
+			copy(to, s.unit[i*n.hidden:])
+			f32.Scale(to, at(d.LogProbs, i))
+		}
+	})
+}
+
+// allZero says whether every number is 0.
+func allZero(x []float32) bool {
+	for _, v := range x {
+		if v != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // gradRow replaces logits by the gradient with respect to them, before the soft

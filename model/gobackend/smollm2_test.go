@@ -92,7 +92,7 @@ func TestSmolLM2Golden(t *testing.T) {
 		require.NoError(t, err)
 		h, at := m.Config.HiddenSize, (len(p.IDs)-1)*m.Config.HiddenSize
 		var head headState
-		b.net.forwardHead(&exec{pool: b.pool}, batch, last, 1, model.TrainerConfig{}, &head)
+		b.net.forwardHead(&exec{pool: b.pool}, batch, last, 1, model.TrainerConfig{}, false, &head)
 		require.InDelta(t, p.Logprobs[0], head.logp[0], 1e-4)
 		requireClose(t, p.Layer1, kept[1].x[at:at+4], 1e-4, "layer 1")
 		for l, want := range p.Norms {

@@ -4,8 +4,8 @@ import (
 	"github.com/skein-rl/skein/model/internal/f32"
 )
 
-// Attention of packed prefix groups. Each (group, key/value head) is one task.
-// It walks the tree of sequences depth first: keys and values of a sequence are
+// Attention of packed prefix groups. Each (part of a group, key/value head) is one
+// task. It walks the trees of sequences depth first: keys and values of a sequence are
 // stored behind those of what it goes on from, over those of its last sibling. A
 // position of the buffers hence holds what the current sequence sees there, and
 // the forward pass is the decoder's, bit for bit.
@@ -57,16 +57,60 @@ func (kv *headKV) load(d dims, head int, qkv []float32, r run, pos int, backward
 // attendGroups computes a.qkv -> a.att and a.lse for a packed batch.
 func (d dims) attendGroups(ex *exec, b *batch, window int, a *acts) {
 	a.lse = resize(a.lse, len(b.tokens)*d.heads)
-	ex.pool.For(len(b.groups)*d.kvHeads, func(t int) {
-		g, head := b.groups[t/d.kvHeads], t%d.kvHeads
+	parts := b.parts()
+	ex.pool.For(len(parts)*d.kvHeads, func(t int) {
+		p, head := parts[t/d.kvHeads], t%d.kvHeads
 		kv := kvBuffers.Get().(*headKV)
 		defer kvBuffers.Put(kv)
-		kv.reset(d, g.longest(), false)
-		for _, s := range g.sequences() {
+		kv.reset(d, p.longest(), false)
+		for i, s := range p.sequences() {
 			kv.load(d, head, a.qkv, s.run, s.pos, false)
-			d.attendRun(kv, head, s, window, a)
+			if i > 0 || p.first {
+				d.attendRun(kv, head, s, window, a)
+			}
 		}
 	})
+}
+
+// groupPart is consecutive members of a group, whole trees, and what they go on
+// from: the prompt, whose own queries are the first part's.
+type groupPart struct {
+	packedGroup
+	first bool
+	of    int // parts of the group
+}
+
+// A part has at least so many rows besides the prompt, and a group at most so many
+// parts: each stores the prompt's keys and values again.
+const (
+	partRows = 2 * queryBlock
+	maxParts = 8
+)
+
+// parts cuts the groups for as many tasks as are worth it, the same whatever the
+// number of threads.
+func (b *batch) parts() (out []groupPart) {
+	for _, g := range b.groups {
+		total := 0
+		for _, m := range g.members {
+			total += m.n
+		}
+		size, rows, begin := max(partRows, (total+maxParts-1)/maxParts), 0, 0
+		var cut []groupPart
+		for i, m := range g.members {
+			if m.pos == g.prompt && rows >= size {
+				cut = append(cut, groupPart{packedGroup: packedGroup{g.row, g.prompt, g.members[begin:i]}})
+				begin, rows = i, 0
+			}
+			rows += m.n
+		}
+		cut = append(cut, groupPart{packedGroup: packedGroup{g.row, g.prompt, g.members[begin:]}})
+		for i := range cut {
+			cut[i].first, cut[i].of = i == 0, len(cut)
+		}
+		out = append(out, cut...)
+	}
+	return out
 }
 
 // sequences lists the prompt, then the members with rows, depth first.
@@ -98,36 +142,67 @@ func (d dims) attendRun(kv *headKV, head int, s sequence, window int, a *acts) {
 //	dP = dO V^T,  dS = s P (dP - rowsum(dO O)),  dQ = dS K,  dK = dS^T Q,  dV = P^T dO
 //
 // where a soft cap multiplies dS by its slope.
-func (d dims) attendGroupsBackward(ex *exec, b *batch, window int, a *acts, datt, dqkv []float32) {
-	ex.pool.For(len(b.groups)*d.kvHeads, func(t int) {
-		g, head := b.groups[t/d.kvHeads], t%d.kvHeads
+func (d dims) attendGroupsBackward(bs *backwardScratch, b *batch, window int, a *acts, datt, dqkv []float32) {
+	parts := b.parts()
+	at := make([]int, len(parts)+1) // where the prompt's gradients of a part lie in bs.prompts
+	for i, p := range parts {
+		at[i+1] = at[i]
+		if p.of > 1 {
+			at[i+1] += p.prompt * 2 * d.kv
+		}
+	}
+	bs.prompts = resize(bs.prompts, at[len(parts)])
+	bs.pool.For(len(parts)*d.kvHeads, func(t int) {
+		p, head := parts[t/d.kvHeads], t%d.kvHeads
 		kv := kvBuffers.Get().(*headKV)
 		defer kvBuffers.Put(kv)
-		kv.reset(d, g.longest(), true)
+		kv.reset(d, p.longest(), true)
 		var path []sequence // their keys and values still collect gradients
 		leave := func(pos int) {
 			for n := len(path); n > 0 && path[n-1].pos+path[n-1].n > pos; n-- {
-				kv.flush(d, head, path[n-1], dqkv)
+				if n > 1 || p.of == 1 {
+					kv.flush(d, head, path[n-1], dqkv[d.q:], d.qkv)
+				} else { // added up below
+					kv.flush(d, head, sequence{run: run{0, p.prompt}}, bs.prompts[at[t/d.kvHeads]:], 2*d.kv)
+				}
 				path = path[:n-1]
 			}
 		}
-		for _, s := range g.sequences() {
+		for i, s := range p.sequences() {
 			leave(s.pos)
 			kv.load(d, head, a.qkv, s.run, s.pos, true)
-			d.attendRunBackward(kv, head, s, window, a, datt, dqkv)
+			if i > 0 || p.first {
+				d.attendRunBackward(kv, head, s, window, a, datt, dqkv)
+			}
 			path = append(path, s)
 		}
 		leave(0)
 	})
+	for i, p := range parts {
+		if p.of == 1 {
+			continue
+		}
+		bs.pool.Rows(p.prompt, rowGrain(2*d.kv), func(lo, hi int) {
+			for r := lo; r < hi; r++ {
+				from, to := bs.prompts[at[i]+r*2*d.kv:][:2*d.kv], dqkv[(p.row+r)*d.qkv+d.q:][:2*d.kv]
+				if p.first {
+					copy(to, from)
+				} else {
+					f32.Add(to, from)
+				}
+			}
+		})
+	}
 }
 
-// flush moves the key and value gradients of a run into dqkv and clears them.
-func (kv *headKV) flush(d dims, head int, s sequence, dqkv []float32) {
+// flush moves the key and value gradients of a run into rows of dkv, which begin
+// with all heads' keys, and clears them.
+func (kv *headKV) flush(d dims, head int, s sequence, dkv []float32, stride int) {
 	for i := range s.n {
-		row := dqkv[(s.row+i)*d.qkv:]
+		row := dkv[(s.row+i)*stride:]
 		at := (s.pos + i) * d.hdPad
-		copy(row[d.q+head*d.headDim:d.q+(head+1)*d.headDim], kv.dKeys[at:])
-		copy(row[d.q+d.kv+head*d.headDim:d.q+d.kv+(head+1)*d.headDim], kv.dValues[at:])
+		copy(row[head*d.headDim:(head+1)*d.headDim], kv.dKeys[at:])
+		copy(row[d.kv+head*d.headDim:d.kv+(head+1)*d.headDim], kv.dValues[at:])
 		clear(kv.dKeys[at : at+d.hdPad])
 		clear(kv.dValues[at : at+d.hdPad])
 	}

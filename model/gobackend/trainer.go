@@ -30,9 +30,12 @@ type trainer struct {
 	batch    *batch // nil: none
 	kept     []acts // by layer; only x of those before keepFrom, which Backward recomputes
 	keepFrom int
+	memory   *f32.Memory // kept's
+	room     []float32
 	angles   []float32
 	head     headState
 	values   valueState
+	mixed    bool // the last Backward wanted more of the head than logprobs
 
 	spare acts // activations that are not kept
 	bs    backwardScratch
@@ -141,13 +144,14 @@ func (t *trainer) Score(ctx context.Context, groups []model.PrefixGroup, tempera
 	var head headState
 	var values valueState
 	var angles []float32
+	defer t.crew()()
 	t.spare.x = nil // it may be a kept layer's input
 	run := forwardRun{net: n, ad: ad, ex: &t.bs.exec, batch: b, angles: &angles, layer: func(int) *acts { return &t.spare }}
 	x, err := run.layers(ctx)
 	if err != nil {
 		return fail(err)
 	}
-	n.forwardHead(&t.bs.exec, b, x, temperature, t.cfg, &head)
+	n.forwardHead(&t.bs.exec, b, x, temperature, t.cfg, false, &head)
 	if err := checkScores(b, &head, nil); err != nil {
 		return fail(err)
 	}
@@ -170,17 +174,12 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 	if t.net == nil {
 		return fail(errors.New("no parameters: call SetParams first"))
 	}
-	rows := int64(len(b.tokens))
-	// Backward begins with the last layers: what is kept of them is used first.
-	fit := max(0, t.b.opts.ActivationBytes) / (rows*t.net.bytesPerRow() + 1)
-	t.keepFrom = max(0, t.net.dims.layers-int(min(fit, int64(t.net.dims.layers))))
-	t.kept = slices.Grow(t.kept[:0], t.net.dims.layers)[:t.net.dims.layers]
+	defer t.crew()()
+	t.keep(len(b.tokens))
 	run := forwardRun{net: t.net, ad: t.ad, ex: &t.bs.exec, batch: b, angles: &t.angles, layer: func(l int) *acts {
 		if l >= t.keepFrom {
 			return &t.kept[l]
 		}
-		// Only the input stays with the layer; the rest is overwritten.
-		t.kept[l] = acts{x: resize(t.kept[l].x, len(b.tokens)*t.net.hidden)}
 		t.spare.x = t.kept[l].x
 		return &t.spare
 	}}
@@ -188,7 +187,7 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 	if err != nil {
 		return fail(err)
 	}
-	t.net.forwardHead(&t.bs.exec, b, x, temperature, t.cfg, &t.head)
+	t.net.forwardHead(&t.bs.exec, b, x, temperature, t.cfg, !t.cfg.Full && !t.mixed, &t.head)
 	if err := checkScores(b, &t.head, t.kept); err != nil {
 		return fail(err)
 	}
@@ -198,6 +197,20 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 	t.batch = b
 	return model.Scores{LogProbs: slices.Clone(t.head.logp), Entropy: slices.Clone(t.head.ent),
 		MeanLogProb: slices.Clone(t.head.mean), LogSumSq: slices.Clone(t.head.sumSq), Values: slices.Clone(t.values.values)}, nil
+}
+
+// crew keeps helpers ready for a pass: products follow each other faster than
+// goroutines start. Passes that go on together have none of their own.
+func (t *trainer) crew() (release func()) {
+	if t.bs.meet != nil {
+		return func() {}
+	}
+	held, done := t.b.pool.Crew()
+	t.bs.pool = held
+	return func() {
+		t.bs.pool = t.b.pool
+		done()
+	}
 }
 
 func (t *trainer) prepare(groups []model.PrefixGroup, temperature float64) (*batch, error) {
@@ -256,6 +269,7 @@ func (t *trainer) backward(ctx context.Context, d model.Scores) error {
 	if scored+len(d.Values) == 0 {
 		return nil
 	}
+	defer t.crew()()
 	n, bs, rows := t.net, &t.bs, len(b.tokens)
 	var dHead, dNorm []float32
 	if t.grads.full != nil {
@@ -264,6 +278,7 @@ func (t *trainer) backward(ctx context.Context, d model.Scores) error {
 	bs.dx = zeroed(bs.dx, rows*n.hidden)
 	bs.enter(0)
 	if scored > 0 {
+		t.mixed = !allZero(d.Entropy) || !allZero(d.MeanLogProb)
 		n.backwardHead(&bs.exec, b, &t.head, d, dHead)
 		// Through the final norm, on scored rows, then back to their places: the
 		// last prompt row may predict the first token of several members.
@@ -288,6 +303,9 @@ func (t *trainer) backward(ctx context.Context, d model.Scores) error {
 			a.resize(n.dims, rows)
 			n.fill(&bs.exec, b, l, t.ad, a, t.angles)
 		}
+		if l >= t.keepFrom {
+			n.refill(&bs.exec, l, a, rows)
+		}
 		bs.enter(again + 1)
 		n.backwardLayer(bs, b, l, t.ad, a, t.angles, &t.grads)
 	}
@@ -309,6 +327,7 @@ func (t *trainer) ZeroGrad() { clear(t.grads.flat) }
 
 // Close implements model.Trainer.
 func (t *trainer) Close() error {
+	t.forget()
 	*t = trainer{b: t.b, cfg: t.cfg, closed: true, grads: gradients{layout: t.grads.layout}}
 	return nil
 }

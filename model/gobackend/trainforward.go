@@ -35,7 +35,7 @@ func (r forwardRun) layers(ctx context.Context) ([]float32, error) {
 		r.ex.enter(l)
 		a := r.layer(l)
 		a.resize(n.dims, rows)
-		copy(a.x, x)
+		r.ex.pool.Rows(rows*n.hidden, 1<<14, func(lo, hi int) { copy(a.x[lo:hi], x[lo:hi]) })
 		n.fill(r.ex, r.batch, l, r.ad, a, *r.angles)
 		n.outRows(r.ex, l, all, a, x, rows)
 	}

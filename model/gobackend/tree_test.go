@@ -88,3 +88,28 @@ func TestTreesComputeSharedTokensOnce(t *testing.T) {
 	_, err = pack(c, model.TrainerConfig{}, []model.PrefixGroup{g})
 	require.ErrorContains(t, err, "member 3: parent is 2, want one of [0 1 3]")
 }
+
+// TestPartsOfAGroup: members are dealt to a bounded number of tasks in order, trees
+// whole.
+func TestPartsOfAGroup(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 64))
+		c := tinyConfig()
+		c.MaxPositionEmbeddings = 1 << 20
+		g := randomTree(r, c, 60, rapid.IntRange(1, 40).Draw(rt, "members"), rapid.IntRange(1, 200).Draw(rt, "length"))
+		b, err := pack(c, model.TrainerConfig{}, []model.PrefixGroup{g})
+		require.NoError(rt, err)
+		var members []sequence
+		parts := b.parts()
+		for i, p := range parts {
+			require.Equal(rt, i == 0, p.first)
+			require.Equal(rt, len(parts), p.of)
+			require.Equal(rt, p.prompt, p.members[0].pos)
+			members = append(members, p.members...)
+		}
+		require.LessOrEqual(rt, len(parts), maxParts+1)
+		if len(b.groups) > 0 {
+			require.Equal(rt, b.groups[0].members, members)
+		}
+	})
+}
