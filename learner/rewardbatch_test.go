@@ -12,7 +12,7 @@ import (
 	"github.com/skein-rl/skein/model"
 )
 
-// headCounter scores a sequence by its length and counts what it was given.
+// headCounter scores a sequence by its last token and counts what it was given.
 type headCounter struct {
 	model.Trainer
 	mu      sync.Mutex
@@ -30,10 +30,16 @@ func (h *headCounter) Score(_ context.Context, groups []model.PrefixGroup, _ flo
 	h.prompts = len(groups)
 	for _, g := range groups {
 		for _, m := range g.Members {
-			if m.Tokens[0] == h.broken {
-				return s, errors.New("broken row")
+			for t, marked := range m.Value {
+				switch {
+				case marked && m.Tokens[t] == h.broken:
+					return s, errors.New("broken row")
+				case marked && m.Tokens[t] == h.broken+1:
+					panic("lost")
+				case marked:
+					s.Values = append(s.Values, float32(m.Tokens[t]))
+				}
 			}
-			s.Values = append(s.Values, float32(len(g.Prompt)*100+len(m.Tokens)))
 		}
 	}
 	return s, nil
@@ -57,10 +63,10 @@ func TestRewardModelBatchesWhatWaits(t *testing.T) {
 				require.Equal(t, []float64{want}, got)
 			})
 		}
-		score(t.Context(), 201, "", 5)
+		score(t.Context(), 5, "", 5)
 		synctest.Wait() // the first one computes
-		for n := range 6 {
-			score(t.Context(), 201+float64(n), "", make([]int32, n+1)...)
+		for n := range int32(6) {
+			score(t.Context(), 10+float64(n), "", 3, 10+n)
 		}
 		gone, cancel := context.WithCancelCause(t.Context())
 		score(gone, 0, "given up", 5)
@@ -72,13 +78,15 @@ func TestRewardModelBatchesWhatWaits(t *testing.T) {
 		require.Equal(t, 2, h.calls, "six calls in one pass")
 		require.Equal(t, 1, h.prompts, "their prompt once")
 
-		h.gate, h.calls = make(chan struct{}), 0
-		score(t.Context(), 201, "", 5)
-		synctest.Wait()
-		score(t.Context(), 0, "broken row", 66)
-		score(t.Context(), 202, "", 5, 6)
-		synctest.Wait()
-		close(h.gate)
-		wg.Wait()
+		for token, want := range map[int32]string{66: "broken row", 67: "panic: lost"} {
+			h.gate = make(chan struct{})
+			score(t.Context(), 5, "", 5)
+			synctest.Wait()
+			score(t.Context(), 0, want, token)
+			score(t.Context(), 6, "", 5, 6)
+			synctest.Wait()
+			close(h.gate)
+			wg.Wait()
+		}
 	})
 }

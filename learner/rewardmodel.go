@@ -110,14 +110,20 @@ func (r *RewardModel) serve(ctx context.Context) {
 	}
 }
 
-// compute fills the outcomes of some calls.
-func (r *RewardModel) compute(ctx context.Context, calls []*scoring) error {
+// compute fills the outcomes of some calls. A panic of the trainer is an error: the
+// others wait for theirs.
+func (r *RewardModel) compute(ctx context.Context, calls []*scoring) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
 	var seqs [][]sequence
-	var at []*float64
+	var out [][]float64
 	for _, c := range calls {
 		seqs = append(seqs, c.seqs...)
 		for i := range c.out {
-			at = append(at, &c.out[i])
+			out = append(out, c.out[i:i+1])
 		}
 	}
 	for _, m := range pack(seqs, all, r.budget) {
@@ -125,9 +131,7 @@ func (r *RewardModel) compute(ctx context.Context, calls []*scoring) error {
 		if err := checkValues(m, sc, err); err != nil {
 			return err
 		}
-		for k, s := range m.spans {
-			*at[s.row] = float64(sc.Values[k])
-		}
+		m.scatter(sc.Values, func(row int) []float64 { return out[row] })
 	}
 	return nil
 }
