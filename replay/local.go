@@ -234,6 +234,9 @@ func (l *Local) reindex() error {
 	if ok && len(b) == 16 {
 		from.Segment, from.Offset = binary.BigEndian.Uint64(b), int64(binary.BigEndian.Uint64(b[8:]))
 	}
+	if err := l.seg.SyncFrom(from.Segment); err != nil {
+		return err // what is indexed counts as durable
+	}
 	var batch []segment.Entry
 	gaps, err := l.seg.Scan(context.Background(), from, func(e segment.Entry) error {
 		batch = append(batch, e)

@@ -1,7 +1,9 @@
 package segment
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"github.com/skein-rl/skein/replay/internal/disk"
@@ -84,8 +86,9 @@ func (l *Log) write(batch []*request) error {
 		}
 		return disk.Full(err)
 	}
-	if err := l.f.Sync(); err != nil {
-		l.abandon(err)
+	if err := l.sync(l.f); err != nil {
+		// The batch was refused and must not come back: cut it off.
+		l.abandon(errors.Join(err, l.f.Truncate(l.size)))
 		return disk.Full(err)
 	}
 	l.place(batch)
@@ -121,7 +124,11 @@ func (l *Log) abandon(err error) {
 
 func (l *Log) roll() error {
 	old := l.f
-	if err := l.begin(l.number + 1); err != nil {
+	err := l.begin(l.number + 1)
+	for n := l.number + 2; errors.Is(err, fs.ErrExist); n++ { // what an earlier try could not take away
+		err = l.begin(n)
+	}
+	if err != nil {
 		return err
 	}
 	return old.Close()

@@ -2,6 +2,7 @@ package segment
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -60,8 +61,11 @@ type Log struct {
 	opts    Options
 	reqs    chan *request
 	readers readers
+	packs   unpacked
 	quit    chan struct{}
 	done    chan struct{}
+
+	sync func(*os.File) error // fsync, or a test's
 
 	// The committer's own.
 	f      *os.File
@@ -110,6 +114,7 @@ func Open(dir string, opts Options) (*Log, error) {
 	l := &Log{
 		dir: dir, opts: opts,
 		reqs: make(chan *request, maxBatch), quit: make(chan struct{}), done: make(chan struct{}),
+		sync: (*os.File).Sync,
 	}
 	if err := l.recover(); err != nil {
 		return nil, fmt.Errorf("segment: open %s: %w", dir, err)
@@ -178,6 +183,9 @@ func (l *Log) recoverLast() error {
 			l.opts.Logger.Error("segment damaged, valid records follow: kept", "file", l.path(l.number), "offset", g.Pos.Offset, "bytes", g.Bytes, "err", g.Cause)
 			return nil
 		})
+	if err == nil && tail == 0 && end < size && l.corrupt == 0 {
+		tail = size - end // a pack whose members did not reach the disk
+	}
 	if err == nil && tail > 0 {
 		l.torn += tail
 		l.opts.Logger.Warn("segment tail torn by a crash: cut", "file", l.path(l.number), "offset", end, "bytes", tail)
@@ -191,7 +199,10 @@ func (l *Log) recoverLast() error {
 		return errors.Join(err, f.Close())
 	}
 	l.f, l.size = f, end
-	return nil
+	if version, err := versionOf(f); err != nil || version == fileVersion {
+		return err
+	}
+	return l.roll() // an older version is read, not written
 }
 
 // begin creates the segment with that number and makes it current.
@@ -214,6 +225,28 @@ func (l *Log) begin(number uint64) error {
 	l.mu.Lock()
 	l.segments = append(l.segments, number)
 	l.mu.Unlock()
+	return nil
+}
+
+// SyncFrom makes what the files from that number on hold durable. A file that was
+// left behind after a failed sync may hold records that are in the page cache
+// only: they must not be relied on before.
+func (l *Log) SyncFrom(number uint64) error {
+	l.mu.Lock()
+	numbers := slices.Clone(l.segments)
+	l.mu.Unlock()
+	for _, n := range numbers {
+		if n < number {
+			continue
+		}
+		f, err := os.OpenFile(l.path(n), os.O_RDWR, 0)
+		if err != nil {
+			return fmt.Errorf("segment %d: %w", n, err)
+		}
+		if err := errors.Join(l.sync(f), f.Close()); err != nil {
+			return fmt.Errorf("segment %d: sync: %w", n, err)
+		}
+	}
 	return nil
 }
 
@@ -273,7 +306,7 @@ func encode(recs []Record) (*request, error) {
 		from := len(buf)
 		var payload []byte
 		var err error
-		if buf, payload, err = appendHeader(buf, rec); err != nil {
+		if buf, payload, err = appendHeader(buf, rec, 0); err != nil {
 			return nil, err
 		}
 		r.parts = append(r.parts, buf[from:], payload)
@@ -381,6 +414,13 @@ func fileSize(f *os.File) (int64, error) {
 		return 0, err
 	}
 	return st.Size(), nil
+}
+
+// versionOf reads the version of a file whose header is valid.
+func versionOf(r io.ReaderAt) (uint32, error) {
+	var b [12]byte
+	_, err := r.ReadAt(b[:], 0)
+	return binary.LittleEndian.Uint32(b[8:]), err
 }
 
 func checkHeaderOf(r io.ReaderAt, number uint64) error {

@@ -38,7 +38,7 @@ func encoded(t testing.TB, b []byte, r Record, compress bool) []byte {
 	if z := Compress(r.Bytes); compress && z != nil {
 		r.Zstd, r.Bytes = z, nil
 	}
-	b, payload, err := appendHeader(b, r)
+	b, payload, err := appendHeader(b, r, 0)
 	require.NoError(t, err)
 	return append(b, payload...)
 }
@@ -296,6 +296,52 @@ func TestFailedWriteLeavesTheFileBehind(t *testing.T) {
 	require.NotContains(t, ids, "log-2")
 }
 
+// A record whose sync failed was refused: it is cut off, and does not come back
+// from the page cache. Where even that fails, SyncFrom makes it durable before
+// anybody relies on it.
+func TestFailedSyncIsCutOff(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir, Options{})
+	appendAll(t, l, rec(1, 10))
+	l.sync = func(*os.File) error { return errors.New("input/output error") }
+	_, err := l.Append(context.Background(), []Record{rec(2, 10)})
+	require.ErrorContains(t, err, "input/output")
+	l.sync = (*os.File).Sync
+	appendAll(t, l, rec(3, 10))
+	require.Equal(t, 2, l.Stats().Segments)
+	ids, gaps := scanIDs(t, l, Position{})
+	require.Empty(t, gaps)
+	require.Equal(t, []string{"log-1", "log-3"}, ids)
+
+	var synced []string
+	l.sync = func(f *os.File) error { synced = append(synced, filepath.Base(f.Name())); return f.Sync() }
+	require.NoError(t, l.SyncFrom(2))
+	require.Equal(t, []string{"0000000000000002.seg"}, synced)
+	require.NoError(t, l.SyncFrom(0))
+	require.Len(t, synced, 3)
+	l.sync = func(*os.File) error { return errors.New("input/output error") }
+	require.ErrorContains(t, l.SyncFrom(1), "segment 1")
+	l.sync = (*os.File).Sync
+}
+
+// A file that could not be taken away again does not block the log.
+func TestRollPassesAFileThatIsThere(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir, Options{})
+	appendAll(t, l, rec(1, 10))
+	require.NoError(t, os.WriteFile(l.path(2), []byte("half a hea"), 0o600))
+	l.sync = func(*os.File) error { return errors.New("input/output error") }
+	_, err := l.Append(context.Background(), []Record{rec(2, 10)})
+	require.Error(t, err)
+	l.sync = (*os.File).Sync
+	appendAll(t, l, rec(3, 10))
+	require.NoError(t, l.Close())
+	l = open(t, dir, Options{})
+	ids, _ := scanIDs(t, l, Position{})
+	require.Equal(t, []string{"log-1", "log-3"}, ids)
+	appendAll(t, l, rec(4, 10))
+}
+
 func TestAppendAfterCloseAndCancelled(t *testing.T) {
 	l, err := Open(t.TempDir(), Options{})
 	require.NoError(t, err)
@@ -361,7 +407,7 @@ func FuzzReader(f *testing.F) {
 					t.Fatalf("record at %d to %d, expected at %d", e.Pos.Offset, next, covered)
 				}
 				covered = next
-				got, err := readRecord(r, e.Pos.Offset, int64(len(b)))
+				got, err := readRecord(r, e.Pos.Offset, int64(len(b)), new(unpacked).get(1))
 				if err == nil && len(got.Zstd) > 0 {
 					got.Bytes, err = Decompress(got.Zstd, got.Size)
 				}
