@@ -291,7 +291,11 @@ func (n *node) fill(leave uint64) (empty func(), err error) {
 	}
 	defer func() { _ = f.Close() }()
 	if free := st.Bavail * uint64(st.Bsize); free > leave {
-		if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(free-leave)); err != nil {
+		err := unix.Fallocate(int(f.Fd()), 0, 0, int64(free-leave))
+		for n := free - leave; errors.Is(err, unix.ENOSPC) && n > 1<<20; n -= 1 << 20 { // the node was quicker
+			err = unix.Fallocate(int(f.Fd()), 0, 0, int64(n-1<<20))
+		}
+		if err != nil && !errors.Is(err, unix.ENOSPC) {
 			return nil, errors.Join(err, os.Remove(name))
 		}
 	}
