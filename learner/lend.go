@@ -25,11 +25,16 @@ type Lender struct {
 // the kind of arithmetic, such as "go f32": learners of different kinds do not
 // help each other, their bits differ.
 func (l *Learner) Lend(backend string) *Lender {
+	return &Lender{trainers: l.trainers(), hello: l.Hello(backend)}
+}
+
+// Hello is what this learner's helpers must agree in; backend as for Lend.
+func (l *Learner) Hello(backend string) Hello {
 	hello := Hello{Protocol: protocol, Run: l.ident.Run, Base: l.ident.Base, Params: layoutDigest(l.tr.Layout(), l.cfg.Trainer(model.LoRAConfig{}, false)), Backend: backend}
 	if l.critic != nil {
 		hello.Critic = layoutDigest(l.critic.tr.Layout(), model.TrainerConfig{Value: true})
 	}
-	return &Lender{trainers: l.trainers(), hello: hello}
+	return hello
 }
 
 // take gives the trainer to its own learner until the returned function is

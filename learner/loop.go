@@ -68,7 +68,7 @@ func (lp *Loop) Run(ctx context.Context) (sum Summary, err error) {
 			sum.Interrupted, err = true, nil
 		}
 	}()
-	defer lp.dismiss()
+	defer lp.crew.dismiss()
 	resumed, err := lp.resume(ctx)
 	if err != nil {
 		return sum, err

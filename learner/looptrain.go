@@ -23,7 +23,7 @@ func (lp *Loop) train(ctx context.Context, lease *replay.Lease) (err error) {
 	tctx, stop := lp.keep(ctx, lease)
 	defer stop()
 	defer lp.lender.take()()
-	lp.gather(ctx)
+	lp.crew.gather(ctx)
 	before := lp.l.Checkpoint()
 	res, data, err := lp.step(tctx, lease)
 	if err == nil {

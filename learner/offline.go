@@ -47,6 +47,12 @@ type OfflineOptions struct {
 	// ends; "" = none. Keep is how many stay; 0 = all.
 	Dir  string
 	Keep int
+	// Team has other learners of the run compute micro-batches; what they need to
+	// agree in is Hello's. Who leads is settled: whoever has the rows. nil = alone.
+	Team  Team
+	Hello Hello
+	// OnWarning hears of helpers that are refused or lost; nil allowed.
+	OnWarning func(error)
 }
 
 // RunOffline trains the learner's algorithm on a set's rows, from where the
@@ -79,6 +85,7 @@ var errStopped = errors.New("learner: stopped by a hook")
 // offline is the state of RunOffline beside the learner's.
 type offline struct {
 	rowRun
+	crew  crew
 	opt   OfflineOptions
 	total uint64
 	began time.Time
@@ -96,6 +103,11 @@ func newOffline(l *Learner, set *data.Set, opt OfflineOptions) (*offline, error)
 		return nil, fmt.Errorf("learner: algorithm: %s and a trainer with value head %v do not go together; set TrainerConfig.Value for reward alone", l.cfg.Algorithm, head)
 	}
 	r := &offline{rowRun: rowRun{l: l, set: set, obj: newObjective(l), temperature: 1}, opt: opt, began: time.Now()}
+	r.crew = crew{team: opt.Team, l: l, hello: opt.Hello, warn: func(err error) {
+		if opt.OnWarning != nil {
+			opt.OnWarning(err)
+		}
+	}}
 	for _, s := range []*data.Set{set, opt.Eval} {
 		if s == nil {
 			continue
@@ -119,6 +131,8 @@ func newOffline(l *Learner, set *data.Set, opt OfflineOptions) (*offline, error)
 
 func (r *offline) run(ctx context.Context) error {
 	l := r.l
+	defer r.crew.dismiss()
+	r.crew.gather(ctx)
 	if err := r.precompute(ctx); err != nil {
 		return err
 	}
@@ -126,6 +140,7 @@ func (r *offline) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		r.crew.gather(ctx)
 		if r.due(l.cfg.EvalSteps) && r.opt.Eval != nil {
 			if err := r.evaluate(ctx); err != nil {
 				return err

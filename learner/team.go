@@ -32,33 +32,39 @@ const (
 
 // Share makes the loop one of several: it trains only while it leads, with the
 // help of the others; lender serves them while it does not. Call it before Run.
-func (lp *Loop) Share(team Team, lender *Lender) { lp.team, lp.lender = team, lender }
+func (lp *Loop) Share(team Team, lender *Lender) {
+	lp.team, lp.lender = team, lender
+	lp.crew = crew{team: team, l: lp.l, hello: lender.hello, warn: lp.hooks.warn}
+}
 
-// crew are the helpers a leader is connected to.
+// crew are the helpers a learner is connected to; its zero value has none.
 type crew struct {
+	team    Team
+	l       *Learner
+	hello   Hello
+	warn    func(error)
 	helpers []*helper
 	refused map[string]string // id -> last refusal, told once
 }
 
 // gather connects to helpers that are new and forgets those that were lost. ctx
 // is their channels' life.
-func (lp *Loop) gather(ctx context.Context) {
-	if lp.team == nil {
+func (c *crew) gather(ctx context.Context) {
+	if c.team == nil {
 		return
 	}
-	c := &lp.crew
 	c.helpers = slices.DeleteFunc(c.helpers, func(h *helper) bool {
 		if h.lost() {
-			lp.hooks.warn(fmt.Errorf("%w (its share is computed by the others)", h.lose(nil)))
+			c.warn(fmt.Errorf("%w (its share is computed by the others)", h.lose(nil)))
 			return true
 		}
 		return false
 	})
 	asked, done := context.WithTimeout(ctx, helpersWait)
-	ids, err := lp.team.Helpers(asked)
+	ids, err := c.team.Helpers(asked)
 	done()
 	if err != nil {
-		lp.hooks.warn(fmt.Errorf("learner: who can help: %w", err))
+		c.warn(fmt.Errorf("learner: who can help: %w", err))
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool {
 		return slices.ContainsFunc(c.helpers, func(h *helper) bool { return h.id == id })
@@ -66,7 +72,7 @@ func (lp *Loop) gather(ctx context.Context) {
 	found, errs := make([]*helper, len(ids)), make([]error, len(ids))
 	var wg sync.WaitGroup
 	for i, id := range ids {
-		wg.Go(func() { found[i], errs[i] = lp.enlist(ctx, id) })
+		wg.Go(func() { found[i], errs[i] = c.enlist(ctx, id) })
 	}
 	wg.Wait()
 	for i, h := range found {
@@ -79,21 +85,21 @@ func (lp *Loop) gather(ctx context.Context) {
 				c.refused = map[string]string{}
 			}
 			c.refused[ids[i]] = errs[i].Error()
-			lp.hooks.warn(fmt.Errorf("learner: %s does not help: %w", ids[i], errs[i]))
+			c.warn(fmt.Errorf("learner: %s does not help: %w", ids[i], errs[i]))
 		}
 	}
 	slices.SortFunc(c.helpers, func(a, b *helper) int { return strings.Compare(a.id, b.id) })
-	lp.l.helpers = c.helpers
+	c.l.helpers = c.helpers
 }
 
-func (lp *Loop) enlist(ctx context.Context, id string) (*helper, error) {
-	ch, err := lp.team.Dial(ctx, id)
+func (c *crew) enlist(ctx context.Context, id string) (*helper, error) {
+	ch, err := c.team.Dial(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	limit, done := context.WithTimeout(ctx, connectWait)
 	defer done()
-	h, err := connect(limit, id, ch, lp.lender.hello)
+	h, err := connect(limit, id, ch, c.hello)
 	if err != nil {
 		return nil, errors.Join(err, ch.Close())
 	}
@@ -101,9 +107,12 @@ func (lp *Loop) enlist(ctx context.Context, id string) (*helper, error) {
 }
 
 // dismiss ends the helpers' channels.
-func (lp *Loop) dismiss() {
-	for _, h := range lp.crew.helpers {
+func (c *crew) dismiss() {
+	if c.team == nil {
+		return
+	}
+	for _, h := range c.helpers {
 		_ = h.lose(context.Canceled)
 	}
-	lp.crew.helpers, lp.l.helpers = nil, nil
+	c.helpers, c.l.helpers = nil, nil
 }
