@@ -47,6 +47,7 @@ func TestOfflineHelpersChangeNoBit(t *testing.T) {
 	aligned := configs[DPO]
 	aligned.Weighting = "wpo_aligned"
 	configs["wpo aligned"] = aligned
+	helped := 0.0
 	for name, c := range configs {
 		c.NumTrainEpochs, c.TokenBudget = 1, 1
 		set := offlineRows(c.Algorithm)
@@ -56,7 +57,6 @@ func TestOfflineHelpersChangeNoBit(t *testing.T) {
 		alone := offlineLearner(t, c)
 		var want []map[string]float64
 		require.NoError(t, RunOffline(ctx, alone, set, OfflineOptions{Eval: set, OnStep: metrics(&want)}))
-		helped := 0.0
 		for helpers := range 3 {
 			rng := rand.New(rand.NewPCG(uint64(helpers), 1))
 			r := &room{t: t, lenders: map[string]*Lender{}, limits: map[string]int64{}}
@@ -77,8 +77,8 @@ func TestOfflineHelpersChangeNoBit(t *testing.T) {
 			}
 			require.Empty(t, l.helpers, "they are dismissed at the end")
 		}
-		require.Positive(t, helped, "nobody ever helped")
 	}
+	require.Positive(t, helped, "nobody ever helped")
 }
 
 // A learner that trains other numbers, or gives none of those that are needed,
