@@ -105,22 +105,24 @@ func TestCaseLossAggPartitionCannotChangeTheResult(t *testing.T) {
 
 func TestCaseLossAggDPSize(t *testing.T) {
 	// global batch of 32 rows whose every token has loss 1, on 1, 2 and 4 workers
-	c := DefaultConfig()
-	c.LossType = "grpo"
 	rows := make([]Row, 32)
 	for i := range rows {
 		rows[i] = Row{LogP: fill(1+i%5, -1), Adv: []float64{-1}}
 	}
-	tot, err := NewTotals(c, rows)
-	require.NoError(t, err)
-	for _, dp := range []int{1, 2, 4} {
-		sum := 0.0
-		for w := range dp {
-			res, err := Compute(c, rows[w*32/dp:(w+1)*32/dp], tot)
-			require.NoError(t, err)
-			sum += res.Loss
+	for _, kind := range []string{"grpo", "bnpo", "dapo"} { // means over rows and over tokens
+		c := DefaultConfig()
+		c.LossType = kind
+		tot, err := NewTotals(c, rows)
+		require.NoError(t, err)
+		for _, dp := range []int{1, 2, 4} {
+			sum := 0.0
+			for w := range dp {
+				res, err := Compute(c, rows[w*32/dp:(w+1)*32/dp], tot)
+				require.NoError(t, err)
+				sum += res.Loss
+			}
+			require.InDelta(t, 1, sum, 1e-12, "%s dp=%d", kind, dp)
 		}
-		require.InDelta(t, 1, sum, 1e-12, "dp=%d", dp)
 	}
 }
 
@@ -202,8 +204,8 @@ func TestCaseEOSPadRowLengthsAreReal(t *testing.T) {
 func TestCaseMetricsIgnorePaddingRows(t *testing.T) {
 	c := DefaultConfig()
 	c.Beta, c.Level = .1, LevelSequence
-	real := Row{LogP: fill(3, -2), Ref: fill(3, -1), Entropy: fill(3, 1), Adv: []float64{-1}}
-	pad := Row{LogP: fill(3, 0), Ref: fill(3, 0), Entropy: fill(3, 0), Mask: make([]bool, 3), Adv: []float64{0}}
+	real := Row{LogP: fill(3, -2), Ref: fill(3, -1), Entropy: fill(3, 1), Adv: []float64{-1}, Ratio: fill(3, .5)}
+	pad := Row{LogP: fill(3, 0), Ref: fill(3, 0), Entropy: fill(3, 0), Mask: make([]bool, 3), Adv: []float64{0}, Ratio: fill(3, 1)}
 	one := compute(t, c, real).Stats.Metrics(c)
 	require.InDelta(t, math.Exp(2), one["training_ppl"], 1e-9)
 	require.Equal(t, one, compute(t, c, real, pad, pad, pad).Stats.Metrics(c))
