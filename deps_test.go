@@ -24,6 +24,7 @@ type ban struct {
 var bans = []ban{
 	{"github.com/hashicorp/raft", []string{"cluster"}, "consensus has one home; everything else sees replay.Store"},
 	{"github.com/dgraph-io/badger", []string{"replay"}, "the index and fold state are replay's business"},
+	{"github.com/minio/", []string{"replay"}, "object stores are targets of backups only"},
 	{"github.com/gomlx/", []string{"model/xla", "learner"}, "device programs live in model/xla; the rest speaks model.Backend"},
 	{"github.com/asynkron/protoactor-go", []string{"actors"}, "actors are thin shells; logic must be testable without them"},
 	{"google.golang.org/grpc", []string{"cluster"}, "wire services live in cluster; the rest takes interfaces"},

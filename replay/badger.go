@@ -25,7 +25,7 @@ func openBadger(dir string, memTable int64, log *slog.Logger) (*badger.DB, error
 		WithNumCompactors(2).
 		WithNumLevelZeroTables(2).
 		WithNumLevelZeroTablesStall(6).
-		WithBaseTableSize(2 << 20).
+		WithBaseTableSize(1 << 20).
 		WithBaseLevelSize(8 << 20).
 		WithValueLogFileSize(16 << 20).
 		WithCompression(options.ZSTD).
@@ -40,7 +40,10 @@ func openBadger(dir string, memTable int64, log *slog.Logger) (*badger.DB, error
 	if err != nil && strings.Contains(err.Error(), "Cannot acquire directory lock") {
 		return nil, fmt.Errorf("%s is in use by another process (stop it, or choose another data directory): %w", dir, err)
 	}
-	return db, err
+	if err != nil {
+		return nil, fmt.Errorf("index %s: %w (if it is damaged: skein replay repair --node-dir makes it anew)", dir, err)
+	}
+	return db, nil
 }
 
 // badgerLog passes Badger's warnings on; its chatter is debug.

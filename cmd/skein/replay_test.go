@@ -35,7 +35,7 @@ func TestReplayCommands(t *testing.T) {
 		"has none of this name":      {"replay", "show", "x", "--dir", dir},
 		"table \"x\"":                {"replay", "ls", "x", "--dir", dir},
 		"unknown field":              {"replay", "set", "x", "--file", bad, "--dir", dir},
-		"min-reward 2 above":       {"replay", "query", "--dir", dir, "--min-reward", "2", "--max-reward", "1"},
+		"min-reward 2 above":         {"replay", "query", "--dir", dir, "--min-reward", "2", "--max-reward", "1"},
 		"want ok, truncated, failed": {"replay", "query", "--dir", dir, "--status", "great"},
 	} {
 		out, err := skein(t, time.Minute, args...).CombinedOutput()

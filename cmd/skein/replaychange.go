@@ -65,7 +65,11 @@ func (c *changeFlags) run(ctx context.Context, g *globals, verb string, change f
 			compacted = &res
 			out["compaction"] = viewCompaction(res)
 		}
-		if err := g.result(out, func() {
+		err = compactionError(compacted)
+		if rep.InUse > 0 && !c.dryRun {
+			err = errors.Join(fmt.Errorf("%d logs are in use: run this again when their leases and tickets have ended", rep.InUse), err)
+		}
+		return g.outcome(out, func() {
 			fmt.Printf("%d logs found, %d %s", rep.Found, rep.Changed, verb)
 			if rep.InUse > 0 {
 				fmt.Printf(", %d left alone: their groups are leased or being rolled out (%s ...)", rep.InUse, rep.Waiting[0])
@@ -74,13 +78,7 @@ func (c *changeFlags) run(ctx context.Context, g *globals, verb string, change f
 			if compacted != nil {
 				printCompaction(*compacted)
 			}
-		}); err != nil {
-			return err
-		}
-		if rep.InUse > 0 && !c.dryRun {
-			return fmt.Errorf("%d logs are in use: run this again when their leases and tickets have ended", rep.InUse)
-		}
-		return compactionError(compacted)
+		}, err)
 	})
 }
 

@@ -150,18 +150,15 @@ was imported, put it into a table (skein replay set with collect, or insert).`,
 			if err != nil {
 				return err
 			}
-			if err := g.result(rep, func() {
+			if rep.Rejected > 0 {
+				err = fmt.Errorf("%d logs or groups were refused: see reasons", rep.Rejected)
+			}
+			return g.outcome(rep, func() {
 				fmt.Printf("run %s: %d logs and %d groups imported; there already: %d logs, %d groups; %d groups lack a log\n", rep.Run, rep.Logs, rep.Groups, rep.Duplicates, rep.Present, rep.Incomplete)
 				for _, r := range rep.Reasons {
 					fmt.Printf("  refused: %s\n", plain(errors.New(r)))
 				}
-			}); err != nil {
-				return err
-			}
-			if rep.Rejected > 0 {
-				return fmt.Errorf("%d logs or groups were refused: see reasons", rep.Rejected)
-			}
-			return nil
+			}, err)
 		},
 	}
 	t.flags(cmd)

@@ -25,6 +25,16 @@ func withStore(ctx context.Context, g *globals, t *target, do func(context.Conte
 	return do(ctx, st)
 }
 
+// outcome prints what a command did, also when err says that not all of it went
+// well: the last line of stdout is the result either way.
+func (g *globals) outcome(v any, text func(), err error) error {
+	if rerr := g.result(v, text); err == nil || rerr != nil {
+		return rerr
+	}
+	fmt.Fprintln(os.Stderr, "skein:", plain(err))
+	return errReported
+}
+
 // nodeCompactionView is one node's part as --json prints it.
 type nodeCompactionView struct {
 	Node     string `json:"node"`
@@ -97,10 +107,7 @@ forgotten once no node holds bytes of deleted logs.`,
 				if err != nil {
 					return err
 				}
-				if err := g.result(viewCompaction(res), func() { printCompaction(res) }); err != nil {
-					return err
-				}
-				return compactionError(&res)
+				return g.outcome(viewCompaction(res), func() { printCompaction(res) }, compactionError(&res))
 			})
 		},
 	}
@@ -148,7 +155,10 @@ damaged is marked and pulled from other nodes (see skein replay repair).`,
 				for _, n := range res.Nodes {
 					nodes = append(nodes, nodeVerifyView{n.Node, n.Err, n.Index, n.State, n.Records, n.Logs, n.Bytes, n.Missing, n.Bad, n.Gaps, n.GapBytes, n.Blobs, n.MissingBlobs})
 				}
-				if err := g.result(map[string]any{"ok": res.OK(), "raft_index": res.Index, "nodes": nodes}, func() {
+				if !res.OK() {
+					err = errors.New("not everything is whole, or the nodes differ: run skein replay repair, then verify again")
+				}
+				return g.outcome(map[string]any{"ok": res.OK(), "raft_index": res.Index, "nodes": nodes}, func() {
 					for _, n := range nodes {
 						fmt.Printf("node %s: %d logs (%d bytes), %d missing; %d blobs, %d missing; %d gaps (%d bytes); state %.20s at raft index %d\n",
 							n.Node, n.Logs, n.Bytes, n.Missing, n.Blobs, n.MissingBlobs, n.Gaps, n.GapBytes, n.State, n.Index)
@@ -159,13 +169,7 @@ damaged is marked and pulled from other nodes (see skein replay repair).`,
 							fmt.Printf("  failed: %s\n", n.Error)
 						}
 					}
-				}); err != nil {
-					return err
-				}
-				if !res.OK() {
-					return errors.New("not everything is whole, or the nodes differ: run skein replay repair, then verify again")
-				}
-				return nil
+				}, err)
 			})
 		},
 	}
@@ -206,17 +210,14 @@ its segment files, when that was lost or is damaged; the old one is set aside.`,
 					whole = whole && n.Err == "" && n.Left == 0 && n.BlobsLeft == 0
 					nodes = append(nodes, map[string]any{"node": n.Node, "error": n.Err, "damaged": n.Damaged, "pulled": n.Pulled, "left": n.Left, "blobs_pulled": n.Blobs, "blobs_left": n.BlobsLeft})
 				}
-				if err := g.result(map[string]any{"ok": whole, "nodes": nodes}, func() {
+				if !whole {
+					err = errors.New("not everything could be repaired: what no node has is in a backup only (skein replay restore)")
+				}
+				return g.outcome(map[string]any{"ok": whole, "nodes": nodes}, func() {
 					for _, n := range res {
 						fmt.Printf("node %s: %d logs damaged or missing, %d pulled, %d left; %d blobs pulled, %d left %s\n", n.Node, n.Damaged, n.Pulled, n.Left, n.Blobs, n.BlobsLeft, n.Err)
 					}
-				}); err != nil {
-					return err
-				}
-				if !whole {
-					return errors.New("not everything could be repaired: what no node has is in a backup only (skein replay restore)")
-				}
-				return nil
+				}, err)
 			})
 		},
 	}

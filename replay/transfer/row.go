@@ -22,15 +22,15 @@ type Row struct {
 	Task       string   `json:"task" parquet:"task"`
 	Attempt    uint32   `json:"attempt" parquet:"attempt"`
 	Worker     string   `json:"worker" parquet:"worker,dict"`
-	Status     string   `json:"status" parquet:"status,dict"`                       // ok, truncated, failed, timeout
-	Cause      string   `json:"cause" parquet:"cause,dict"`                         // of a failure
-	MinVersion uint64   `json:"min_version" parquet:"min_version"`                  // oldest policy version of any sampled token
-	MaxVersion uint64   `json:"max_version" parquet:"max_version"`                  // newest
-	Tokens     uint32   `json:"tokens" parquet:"tokens"`                            // sampled
-	Reward     *float64 `json:"reward" parquet:"reward,optional"`                   // null when there is none
-	Digest     string   `json:"digest" parquet:"digest"`                            // of the EventLog
-	Size       uint32   `json:"size" parquet:"size"`                                // bytes of data
-	Created    int64    `json:"created_ns" parquet:"created_ns"` // since 1970, UTC; 0 = unknown
+	Status     string   `json:"status" parquet:"status,dict"`      // ok, truncated, failed, timeout
+	Cause      string   `json:"cause" parquet:"cause,dict"`        // of a failure
+	MinVersion uint64   `json:"min_version" parquet:"min_version"` // oldest policy version of any sampled token
+	MaxVersion uint64   `json:"max_version" parquet:"max_version"` // newest
+	Tokens     uint32   `json:"tokens" parquet:"tokens"`           // sampled
+	Reward     *float64 `json:"reward" parquet:"reward,optional"`  // null when there is none
+	Digest     string   `json:"digest" parquet:"digest"`           // of the EventLog
+	Size       uint32   `json:"size" parquet:"size"`               // bytes of data
+	Created    int64    `json:"created_ns" parquet:"created_ns"`   // since 1970, UTC; 0 = unknown
 	Data       []byte   `json:"data" parquet:"data,zstd"`
 }
 
