@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"time"
 
@@ -417,11 +418,20 @@ func (s *stepRun) backward(ctx context.Context, c computer, m micro, tot loss.To
 	return res, grad, err
 }
 
+// collected is from how many parameters on garbage is collected after every
+// update: the state before it is as large as the state, gigabytes where all
+// weights are trained, and to collect it takes milliseconds.
+const collected = 1 << 20
+
 // update moves params against grad and returns the gradient's norm.
 func (c Config) update(opt *AdamW, params, grad []float32, decay []Decay, lr float64) (norm float64, err error) {
 	norm = GradNorm(grad)
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
 		return norm, fmt.Errorf("%w: gradient norm is %v", ErrDiverged, norm)
 	}
-	return norm, opt.Update(params, grad, decay, Hyper{LR: lr, Beta1: c.AdamBeta1, Beta2: c.AdamBeta2, Epsilon: c.AdamEpsilon, Scale: ClipScale(norm, c.MaxGradNorm)})
+	err = opt.Update(params, grad, decay, Hyper{LR: lr, Beta1: c.AdamBeta1, Beta2: c.AdamBeta2, Epsilon: c.AdamEpsilon, Scale: ClipScale(norm, c.MaxGradNorm)})
+	if len(params) >= collected {
+		runtime.GC()
+	}
+	return norm, err
 }

@@ -27,18 +27,20 @@ type trainer struct {
 	closed bool
 
 	// the last Forward
-	batch    *batch // nil: none
-	kept     []acts // by layer; only x of those before keepFrom, which Backward recomputes
-	keepFrom int
-	memory   *f32.Memory // kept's
-	room     []float32
-	angles   []float32
-	head     headState
-	values   valueState
-	mixed    bool // the last Backward wanted more of the head than logprobs
+	batch      *batch // nil: none
+	kept       []acts // by layer
+	attendFrom int    // layers before keep only their input
+	keepFrom   int    // layers before keep only that and attention's result
+	memory     *f32.Memory
+	room       []float32
+	angles     []float32
+	head       headState
+	values     valueState
+	mixed      bool // the last Backward wanted more of the head than logprobs
 
-	spare acts // activations that are not kept
-	bs    backwardScratch
+	spare   acts // activations that are not kept
+	current acts // of the layer in hand, where not all are kept
+	bs      backwardScratch
 }
 
 // NewTrainer implements model.Backend. Parameters must be set before Forward.
@@ -141,7 +143,7 @@ func (t *trainer) Score(ctx context.Context, groups []model.PrefixGroup, tempera
 	if err != nil {
 		return fail(err)
 	}
-	var head headState
+	head := headState{logits: t.head.logits} // their content is nobody's between calls
 	var values valueState
 	var angles []float32
 	defer t.crew()()
@@ -175,13 +177,12 @@ func (t *trainer) Forward(ctx context.Context, groups []model.PrefixGroup, tempe
 		return fail(errors.New("no parameters: call SetParams first"))
 	}
 	defer t.crew()()
-	t.keep(len(b.tokens))
+	t.keep(len(b.tokens), len(b.rows))
 	run := forwardRun{net: t.net, ad: t.ad, ex: &t.bs.exec, batch: b, angles: &t.angles, layer: func(l int) *acts {
 		if l >= t.keepFrom {
 			return &t.kept[l]
 		}
-		t.spare.x = t.kept[l].x
-		return &t.spare
+		return t.lean(l)
 	}}
 	x, err := run.layers(ctx)
 	if err != nil {
@@ -298,10 +299,8 @@ func (t *trainer) backward(ctx context.Context, d model.Scores) error {
 		again := 1 + 2*(len(n.layers)-1-l)
 		if l < t.keepFrom {
 			bs.enter(again)
-			t.spare.x = a.x
-			a = &t.spare
-			a.resize(n.dims, rows)
-			n.fill(&bs.exec, b, l, t.ad, a, t.angles)
+			a = t.lean(l)
+			n.fill(&bs.exec, b, l, t.ad, a, t.angles, l < t.attendFrom)
 		}
 		if l >= t.keepFrom {
 			n.refill(&bs.exec, l, a, rows)

@@ -36,18 +36,21 @@ func (r forwardRun) layers(ctx context.Context) ([]float32, error) {
 		a := r.layer(l)
 		a.resize(n.dims, rows)
 		r.ex.pool.Rows(rows*n.hidden, 1<<14, func(lo, hi int) { copy(a.x[lo:hi], x[lo:hi]) })
-		n.fill(r.ex, r.batch, l, r.ad, a, *r.angles)
+		n.fill(r.ex, r.batch, l, r.ad, a, *r.angles, true)
 		n.outRows(r.ex, l, all, a, x, rows)
 	}
 	return x, nil
 }
 
-// fill computes all activations of layer l from a.x.
-func (n *net) fill(ex *exec, b *batch, l int, ad *lora, a *acts, angles []float32) {
+// fill computes all activations of layer l from a.x, and from a.att and a.lse
+// unless it is to attend.
+func (n *net) fill(ex *exec, b *batch, l int, ad *lora, a *acts, angles []float32, attend bool) {
 	rows := len(b.tokens)
 	all := []share{{ad, 0, rows, b.drop}}
 	n.qkvRows(ex, l, all, a, angles, rows)
-	n.attendGroups(ex, b, n.layers[l].window, a)
+	if attend {
+		n.attendGroups(ex, b, n.layers[l].window, a)
+	}
 	n.midRows(ex, l, all, a, rows)
 }
 

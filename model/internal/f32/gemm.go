@@ -83,7 +83,10 @@ func Gemm(p *Pool, m, n, k int, a A, b B, c []float32, ldc int, acc bool) {
 	// prefetcher follows. More of them balance threads better where there is more
 	// to compute than to read.
 	shares := 2 * p.Threads()
-	if m > memoryRows {
+	switch {
+	case m > rowBlock:
+		shares *= 8
+	case m > memoryRows:
 		shares *= 2
 	}
 	perTask := (np*rowTasks + shares - 1) / shares
