@@ -59,6 +59,33 @@ func TestEveryCommandSpeaksJSON(t *testing.T) {
 	require.NotEmpty(t, written)
 }
 
+// A training on files is shown and verified by the commands that do so for runs.
+func TestRowsRunByCommands(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dpo")
+	output(t, time.Minute, "train", "dpo", "--data", "../../testdata/recipes/pairs.jsonl", "--dir", dir,
+		"--set", "training.max_steps=2", "--set", "training.save_steps=1", "--set", "training.batch_size=4")
+	var status struct {
+		Run struct {
+			Run, Algorithm string
+			Finished       bool
+			Step           uint64
+		}
+	}
+	lastJSON(t, output(t, time.Minute, "status", "--dir", dir, "--json"), &status)
+	require.Equal(t, "dpo", status.Run.Algorithm)
+	require.True(t, status.Run.Finished)
+	require.Equal(t, uint64(2), status.Run.Step)
+	require.Contains(t, output(t, time.Minute, "status", "--dir", dir), "finished, dpo on rows")
+	var rep struct {
+		OK   bool    `json:"ok"`
+		From *uint64 `json:"from_step"`
+	}
+	lastJSON(t, output(t, time.Minute, "verify", "step", "2", "--dir", dir, "--json"), &rep)
+	require.True(t, rep.OK)
+	require.Equal(t, uint64(1), *rep.From)
+	require.Contains(t, output(t, time.Minute, "verify", "step", "1", "--dir", dir), "equal, bit for bit")
+}
+
 // Bad input is one clear message that names what is wrong and what to do, a
 // non-zero status, and with --json an object that says the same.
 func TestBadInput(t *testing.T) {
