@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skein-rl/skein/internal/durable"
 )
 
 // Names inside a node's directory.
@@ -43,11 +45,7 @@ func writeFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.Rename(tmp, path); err != nil {
 		return err
 	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncDir(filepath.Dir(path))
 }
 
 func writeAll(f *os.File, data []byte) error {
@@ -66,7 +64,7 @@ func readFile(path string) ([]byte, error) {
 
 // lockDir makes dir this process's alone until the file is closed.
 func lockDir(dir string) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := durable.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cluster: node directory %s: %w", dir, err)
 	}
 	path := filepath.Join(dir, fileLock)

@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
+	"github.com/skein-rl/skein/internal/durable"
 	"github.com/skein-rl/skein/replay"
 )
 
@@ -90,7 +90,7 @@ func (c JoinConfig) tenant() string { return cmp.Or(c.Tenant, c.Token.tenant) }
 
 // request prepares the directory and the question.
 func (c JoinConfig) request() (*ecdsa.PrivateKey, *pb.JoinRequest, error) {
-	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+	if err := durable.MkdirAll(c.Dir, 0o700); err != nil {
 		return nil, nil, err
 	}
 	key, csr, err := newRequest(c.ID)

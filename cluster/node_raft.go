@@ -2,11 +2,12 @@ package cluster
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/hashicorp/raft"
 	raftwal "github.com/hashicorp/raft-wal"
+
+	"github.com/skein-rl/skein/internal/durable"
 )
 
 // openRaft opens the storage and starts raft on it.
@@ -14,12 +15,17 @@ func (n *Node) openRaft(founder bool) (err error) {
 	if n.store, err = openStore(n.path(dirStore), n.cfg); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(n.path(dirRaft), 0o700); err != nil {
-		return err
+	for _, dir := range []string{dirRaft, dirSnapshots} {
+		if err := durable.MkdirAll(n.path(dir), 0o700); err != nil {
+			return err
+		}
 	}
 	n.wal, err = raftwal.Open(n.path(dirRaft), raftwal.WithSegmentSize(4<<20), raftwal.WithLogger(raftLogger(n.log)))
 	if err != nil {
 		return fmt.Errorf("cluster: open raft log in %s: %w", n.path(dirRaft), err)
+	}
+	if err := durable.SyncDir(n.path(dirRaft)); err != nil { // the log's own does not see to its index
+		return err
 	}
 	var logs raft.LogStore = n.wal
 	if n.cfg.wrapLog != nil {

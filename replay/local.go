@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/dgraph-io/badger/v4"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/skein-rl/skein/internal/durable"
 	"github.com/skein-rl/skein/replay/blob"
 	"github.com/skein-rl/skein/replay/internal/disk"
 	"github.com/skein-rl/skein/replay/segment"
@@ -149,8 +149,10 @@ func OpenLocal(dir string, opts LocalOptions) (*Local, error) {
 }
 
 func (l *Local) open() error {
-	if err := os.MkdirAll(l.dir, 0o700); err != nil {
-		return err
+	for _, part := range []string{"index", "blobs", "segments"} {
+		if err := durable.MkdirAll(filepath.Join(l.dir, part), 0o700); err != nil {
+			return err
+		}
 	}
 	// Badger maps its files and dies of SIGBUS on a full disk, so look first.
 	if l.opts.MinFreeBytes > 0 {

@@ -5,10 +5,11 @@ package disk
 import (
 	"errors"
 	"fmt"
-	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skein-rl/skein/internal/durable"
 )
 
 // ErrFull: writing would cross the free-space watermark, or the file system
@@ -52,11 +53,4 @@ func Full(err error) error {
 }
 
 // SyncDir makes creations, renames and removals in dir durable.
-func SyncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	return errors.Join(err, d.Close())
-}
+func SyncDir(dir string) error { return durable.SyncDir(dir) }
