@@ -98,6 +98,9 @@ func MakePlan(ctx context.Context, c Config, log *slog.Logger) (Plan, error) {
 	if c.Training.Beta != 0 {
 		per += 2
 	}
+	if c.Training.LoRADropout > 0 && !c.Training.Offline() { // old log-probabilities, without it
+		per += 2
+	}
 	p.FLOPs += per * float64(p.Params) * float64(p.StepTokens) * float64(max(c.Training.NumIterations, 1))
 	return p, nil
 }
