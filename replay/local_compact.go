@@ -29,12 +29,13 @@ type CompactReport struct {
 // compactBatch is how much is copied at a time.
 const compactBatch = 4 << 20
 
-// Compact removes segment files of which at least the share dead is not
-// needed, after copying what is: the bytes of every committed log (leased,
-// ready or consumed alike). Not needed are bytes that were never committed
-// (producers that a table held back, attempts that lost), second copies, and
-// the bytes of deleted and redacted logs; a file with any of the last is
-// rewritten whatever its share.
+// Compact rewrites segment files of which at least the share dead is not
+// needed, and those of which packing the logs of groups would save a fifth: what
+// is needed is copied, the bytes of every committed log (leased, ready or
+// consumed alike), and the file removed. Not needed are bytes that were never
+// committed (producers that a table held back, attempts that lost), second
+// copies, and the bytes of deleted and redacted logs; a file with any of the
+// last is rewritten whatever its share.
 //
 // Only files untouched for grace are looked at, and none before the storage has
 // been open as long: by then whatever was on its way has been committed. grace
@@ -139,9 +140,15 @@ func (l *Local) compactFile(ctx context.Context, f segment.Info, dead float64, y
 	}
 	pays := len(gone) > 0 && float64(allBytes-keepBytes) >= dead*float64(allBytes)
 	if len(keep) > 0 && len(buried) == 0 && len(gaps) == 0 && !pays {
-		return nil
+		if young {
+			return nil
+		}
+		if pays, err = l.packingPays(keep); err != nil || !pays {
+			return err
+		}
 	}
-	if err := l.copyOut(ctx, keep); err != nil {
+	written, err := l.copyOut(ctx, keep)
+	if err != nil {
 		return err
 	}
 	more, err := l.unindex(gone, buried)
@@ -149,7 +156,8 @@ func (l *Local) compactFile(ctx context.Context, f segment.Info, dead float64, y
 		return err
 	}
 	// Those that a producer came back with meanwhile are needed after all.
-	if err := l.copyOut(ctx, more); err != nil {
+	again, err := l.copyOut(ctx, more)
+	if err != nil {
 		return err
 	}
 	if err := l.seg.Remove(f.Number); err != nil {
@@ -158,7 +166,7 @@ func (l *Local) compactFile(ctx context.Context, f segment.Info, dead float64, y
 	rep.Segments++
 	rep.Moved += len(keep) + len(more)
 	rep.Dropped += len(gone) + len(buried) - len(more)
-	rep.Bytes += max(f.Bytes-keepBytes, 0)
+	rep.Bytes += max(f.Bytes-written-again, 0)
 	return nil
 }
 
@@ -190,31 +198,6 @@ func (l *Local) useOf(e segment.Entry) (use, error) {
 func (l *Local) isAt(txn *badger.Txn, e segment.Entry) (bool, error) {
 	pos, ok, err := l.locate(txn, e.ID, e.Digest)
 	return ok && pos == e.Pos, err
-}
-
-// copyOut appends records again; their new places replace the old ones in the
-// index.
-func (l *Local) copyOut(ctx context.Context, es []segment.Entry) error {
-	var batch []segment.Record
-	size := 0
-	flush := func() error {
-		_, err := l.seg.Append(ctx, batch)
-		batch, size = nil, 0
-		return storageError(err)
-	}
-	for _, e := range es {
-		r, err := l.seg.ReadStored(e.Pos)
-		if err != nil {
-			return err
-		}
-		batch, size = append(batch, r), size+len(r.Bytes)+len(r.Zstd)
-		if size >= compactBatch {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-	}
-	return flush()
 }
 
 // unindex takes records out of the index, but for those of gone that a producer

@@ -16,6 +16,7 @@ import (
 
 	"github.com/skein-rl/skein/cluster"
 	"github.com/skein-rl/skein/eventlog"
+	"github.com/skein-rl/skein/project"
 	"github.com/skein-rl/skein/replay"
 )
 
@@ -44,6 +45,7 @@ func runNode(ctx context.Context, o nodeOptions) error {
 		}
 		defer pprof.StopCPUProfile()
 	}
+	project.TuneReplay()
 	cfg := cluster.DefaultConfig(o.dir)
 	cfg.ID = filepath.Base(o.dir)
 	cfg.Store.Verify = verify

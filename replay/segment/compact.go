@@ -47,7 +47,7 @@ func (l *Log) ScanOne(ctx context.Context, number uint64, fn func(Entry) error) 
 		return nil, err
 	}
 	err = scanFile(f, number, fileHeader, size,
-		func(e Entry, _ int64) error { return errors.Join(ctx.Err(), fn(e)) },
+		logs(func(e Entry) error { return errors.Join(ctx.Err(), fn(e)) }),
 		func(g Gap) error { gaps = append(gaps, g); return ctx.Err() })
 	if err = errors.Join(err, f.Close()); err != nil {
 		return gaps, fmt.Errorf("segment %d: scan: %w", number, err)

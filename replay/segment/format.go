@@ -13,7 +13,7 @@ import (
 
 const (
 	fileMagic   = "SKEINSEG"
-	fileVersion = 1
+	fileVersion = 2  // written; 1, which has no packs, is read as well
 	fileHeader  = 24 // bytes: magic 8, version 4, number 8, CRC 4
 
 	recordMagic  = "SKR1"
@@ -80,6 +80,8 @@ type Entry struct {
 	Digest string
 	Pos    Position
 	Size   int // bytes of the payload, uncompressed
+	// Packed: the payload is in a pack, with others of its group.
+	Packed bool
 }
 
 // zstd coders are shared by all logs of a process and kept small; both are
@@ -146,8 +148,8 @@ func checkFileHeader(b []byte, number uint64) error {
 		return fmt.Errorf("%w: not a segment file", ErrCorrupt)
 	case crc32.Checksum(b[:20], castagnoli) != binary.LittleEndian.Uint32(b[20:]):
 		return fmt.Errorf("%w: file header checksum", ErrCorrupt)
-	case binary.LittleEndian.Uint32(b[8:]) != fileVersion:
-		return fmt.Errorf("segment: file format version %d, this build reads %d (upgrade this node)", binary.LittleEndian.Uint32(b[8:]), fileVersion)
+	case binary.LittleEndian.Uint32(b[8:]) < 1 || binary.LittleEndian.Uint32(b[8:]) > fileVersion:
+		return fmt.Errorf("segment: file format version %d, this build reads 1 to %d (upgrade this node)", binary.LittleEndian.Uint32(b[8:]), fileVersion)
 	case binary.LittleEndian.Uint64(b[12:]) != number:
 		return fmt.Errorf("%w: file says it is segment %d (renamed?)", ErrCorrupt, binary.LittleEndian.Uint64(b[12:]))
 	}
@@ -155,8 +157,8 @@ func checkFileHeader(b []byte, number uint64) error {
 }
 
 // appendHeader encodes what stands before r's payload behind dst, and returns the
-// payload as it is stored.
-func appendHeader(dst []byte, r Record) (head, payload []byte, err error) {
+// payload as it is stored. flag is flagPack, flagMember or 0.
+func appendHeader(dst []byte, r Record, flag byte) (head, payload []byte, err error) {
 	switch {
 	case r.ID == "" || len(r.ID) > maxIDBytes:
 		return nil, nil, fmt.Errorf("segment: record id of %d bytes: want 1 to %d", len(r.ID), maxIDBytes)
@@ -167,10 +169,13 @@ func appendHeader(dst []byte, r Record) (head, payload []byte, err error) {
 	case len(r.Zstd) > 0 && (r.Size < 0 || r.Size > maxRatio*len(r.Zstd)):
 		return nil, nil, fmt.Errorf("segment: record %q: frame of %d bytes for %d: want 0 to %d times as many", r.ID, len(r.Zstd), r.Size, maxRatio)
 	}
-	raw, flags := len(r.Bytes), byte(0)
+	raw, flags := len(r.Bytes), flag
 	payload = r.Bytes
-	if len(r.Zstd) > 0 {
-		payload, raw, flags = r.Zstd, r.Size, flagZstd
+	switch {
+	case len(r.Zstd) > 0:
+		payload, raw, flags = r.Zstd, r.Size, flag|flagZstd
+	case flag == flagMember:
+		raw = r.Size
 	}
 	at := len(dst)
 	dst = append(dst, recordMagic...)
@@ -220,9 +225,9 @@ func readHeader(r io.ReaderAt, off, size int64) (header, error) {
 	}
 	digestLen, idLen := int(b[5]), int(binary.LittleEndian.Uint16(b[6:]))
 	switch {
-	case idLen == 0 || idLen > maxIDBytes || h.stored > MaxPayload || h.raw > MaxPayload || h.flags&^flagZstd != 0:
+	case idLen == 0 || idLen > maxIDBytes || h.stored > MaxPayload || h.raw > MaxPayload || !known(h.flags):
 		return header{}, fmt.Errorf("%w: lengths out of range", ErrCorrupt)
-	case h.flags&flagZstd == 0 && h.raw != h.stored, h.flags&flagZstd != 0 && h.raw > maxRatio*h.stored:
+	case h.flags == 0 && h.raw != h.stored, h.flags&flagZstd != 0 && h.raw > maxRatio*h.stored, h.flags&flagMember != 0 && h.stored != memberSize:
 		return header{}, fmt.Errorf("%w: lengths disagree", ErrCorrupt)
 	case size-off < recordHeader+int64(idLen+digestLen+h.stored):
 		return header{}, fmt.Errorf("%w: the file ends inside the record", ErrCorrupt)
@@ -237,6 +242,11 @@ func readHeader(r io.ReaderAt, off, size int64) (header, error) {
 	}
 	h.id, h.digest = string(names[:idLen]), string(names[idLen:])
 	return h, nil
+}
+
+// known says whether this version writes a record with these flags.
+func known(flags byte) bool {
+	return flags == 0 || flags == flagZstd || flags == flagPack|flagZstd || flags == flagMember
 }
 
 // readStored reads and verifies a record's payload as it is stored.
@@ -254,11 +264,17 @@ func readStored(r io.ReaderAt, off int64, h header, buf []byte) ([]byte, error) 
 	return buf, nil
 }
 
-// readRecord reads and verifies the record at off, compressed or not.
-func readRecord(r io.ReaderAt, off, size int64) (Record, error) {
+// readRecord reads and verifies the record at off, compressed or not; unpack is
+// for members of packs.
+func readRecord(r io.ReaderAt, off, size int64, unpack func(pack int64, read func() ([]byte, error)) ([]byte, error)) (Record, error) {
 	h, err := readHeader(r, off, size)
-	if err != nil {
+	switch {
+	case err != nil:
 		return Record{}, err
+	case h.flags&flagPack != 0:
+		return Record{}, fmt.Errorf("%w: %w", ErrCorrupt, errNotRecord)
+	case h.flags&flagMember != 0:
+		return readMember(r, off, size, h, unpack)
 	}
 	b, err := readStored(r, off, h, nil)
 	if err != nil {

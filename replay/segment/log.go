@@ -183,9 +183,6 @@ func (l *Log) recoverLast() error {
 			l.opts.Logger.Error("segment damaged, valid records follow: kept", "file", l.path(l.number), "offset", g.Pos.Offset, "bytes", g.Bytes, "err", g.Cause)
 			return nil
 		})
-	if err == nil && tail == 0 && end < size && l.corrupt == 0 {
-		tail = size - end // a pack whose members did not reach the disk
-	}
 	if err == nil && tail > 0 {
 		l.torn += tail
 		l.opts.Logger.Warn("segment tail torn by a crash: cut", "file", l.path(l.number), "offset", end, "bytes", tail)
@@ -368,12 +365,12 @@ func (l *Log) Scan(ctx context.Context, from Position, fn func(Entry) error) ([]
 		}
 		if err == nil {
 			err = scanFile(f, n, off, size,
-				func(e Entry, _ int64) error {
+				logs(func(e Entry) error {
 					if err := ctx.Err(); err != nil {
 						return err
 					}
 					return fn(e)
-				},
+				}),
 				func(g Gap) error { gaps = append(gaps, g); return ctx.Err() })
 		}
 		if err = errors.Join(err, f.Close()); err != nil {

@@ -97,7 +97,7 @@ func (l *Log) ReadStored(pos Position) (Record, error) {
 		size, err := fileSize(f)
 		var rec Record
 		if err == nil {
-			rec, err = readRecord(&aheadReader{r: f, off: pos.Offset, size: size}, pos.Offset, size)
+			rec, err = readRecord(&aheadReader{r: f, off: pos.Offset, size: size}, pos.Offset, size, l.packs.get(pos.Segment))
 		}
 		if errors.Is(err, os.ErrClosed) {
 			continue // others were read meanwhile, or it is removed: then it can't be opened

@@ -13,18 +13,36 @@ type Gap struct {
 	Cause error
 }
 
-// scanFile calls rec for every valid record of a file from offset off on, and
-// gap for every stretch without one, in order. A gap that reaches the end is
-// the last call.
+// scanFile calls rec for every valid record of a file from offset off on, with
+// where the next begins, and gap for every stretch without one, in order. A gap
+// that reaches the end is the last call. A pack is a record without an ID.
 func scanFile(r io.ReaderAt, number uint64, off, size int64, rec func(Entry, int64) error, gap func(Gap) error) error {
 	var buf []byte
+	checked := int64(-1) // offset of the pack that was verified last
 	for off < size {
 		h, err := readHeader(r, off, size)
 		if err == nil {
 			buf, err = readStored(r, off, h, buf)
 		}
+		if err == nil && h.flags&flagPack != 0 {
+			checked = off
+			if err := rec(Entry{Pos: Position{number, off}}, off+h.size()); err != nil {
+				return err
+			}
+			off += h.size()
+			continue
+		}
+		if err == nil && h.flags&flagMember != 0 {
+			// Without its pack a member is worth nothing.
+			var p place
+			if p, err = readPlace(r, off, h); err == nil && p.pack != checked {
+				if err = checkPack(r, p, size, h); err == nil {
+					checked = p.pack
+				}
+			}
+		}
 		if err == nil {
-			e := Entry{ID: h.id, Digest: h.digest, Pos: Position{number, off}, Size: h.raw}
+			e := Entry{ID: h.id, Digest: h.digest, Pos: Position{number, off}, Size: h.raw, Packed: h.flags&flagMember != 0}
 			if err := rec(e, off+h.size()); err != nil {
 				return err
 			}
@@ -75,4 +93,14 @@ func nextRecord(r io.ReaderAt, off, size int64) (int64, error) {
 		}
 	}
 	return size, nil
+}
+
+// logs is a callback of scanFile that leaves packs out.
+func logs(fn func(Entry) error) func(Entry, int64) error {
+	return func(e Entry, _ int64) error {
+		if e.ID == "" {
+			return nil
+		}
+		return fn(e)
+	}
 }
