@@ -100,6 +100,9 @@ func RunNode(ctx context.Context, o NodeOptions) error {
 	}
 	addrs := o.Join
 	if slices.Contains(o.Roles, cluster.RoleReplay) {
+		if len(o.Roles) == 1 {
+			TuneReplay()
+		}
 		// What keeps the first opening from working, a restart does not cure.
 		node, err := openReplay(ctx, o, mx)
 		if err != nil {
