@@ -25,6 +25,7 @@ type changeFlags struct {
 	t           target
 	q           filterFlags
 	reason      string
+	tenant      string
 	all, dryRun bool
 	compact     bool
 }
@@ -33,10 +34,12 @@ func (c *changeFlags) flags(cmd *cobra.Command) {
 	c.t.flags(cmd)
 	c.q.flags(cmd, "")
 	cmd.Flags().StringVar(&c.reason, "reason", "", "why; groups that leave their tables are counted under it")
+	cmd.Flags().StringVar(&c.tenant, "tenant", "", "of every run of this tenant, in place of --run")
 	cmd.Flags().BoolVar(&c.all, "all", false, "every log of the run, or of --table")
 	cmd.Flags().BoolVar(&c.dryRun, "dry-run", false, "only count")
 	cmd.Flags().BoolVar(&c.compact, "compact", false, "and compact every node afterwards, so that the bytes are gone")
 	_ = cmd.MarkFlagRequired("reason")
+	cmd.MarkFlagsMutuallyExclusive("run", "tenant")
 }
 
 // run changes what the flags name and prints what became of it.
@@ -50,12 +53,20 @@ func (c *changeFlags) run(ctx context.Context, g *globals, verb string, change f
 	if rest.All() != c.all {
 		return errors.New("say which logs: by --id, --author, --task, --since ..., or --all for every one (not both)")
 	}
-	return withRun(ctx, g, &c.t, func(ctx context.Context, st *project.Store, run string) error {
-		rep, err := change(ctx, st, run, f)
+	return withStore(ctx, g, &c.t, func(ctx context.Context, st *project.Store) error {
+		runs, err := c.runs(ctx, st)
 		if err != nil {
 			return err
 		}
-		out := map[string]any{"run": run, "found": rep.Found, verb: rep.Changed, "same": rep.Same, "in_use": rep.InUse, "waiting": rep.Waiting, "dry_run": c.dryRun}
+		var rep transfer.ChangeReport
+		for _, run := range runs {
+			r, err := change(ctx, st, run, f)
+			if err != nil {
+				return fmt.Errorf("run %s, after %d logs: %w", run, rep.Changed+r.Changed, err)
+			}
+			rep.Add(r)
+		}
+		out := map[string]any{"runs": runs, "found": rep.Found, verb: rep.Changed, "same": rep.Same, "in_use": rep.InUse, "waiting": rep.Waiting, "dry_run": c.dryRun}
 		var compacted *replay.CompactResult
 		if c.compact && !c.dryRun {
 			res, err := st.Compact(ctx, replay.CompactRequest{})
@@ -80,6 +91,32 @@ func (c *changeFlags) run(ctx context.Context, g *globals, verb string, change f
 			}
 		}, err)
 	})
+}
+
+// runs are those whose logs are meant: the chosen one, or all of a tenant.
+func (c *changeFlags) runs(ctx context.Context, st *project.Store) ([]string, error) {
+	if c.tenant == "" {
+		run, err := c.t.choose(ctx, st)
+		return []string{run}, err
+	}
+	all, err := st.Runs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, run := range all {
+		s, err := st.Status(ctx, run)
+		if err != nil {
+			return nil, err
+		}
+		if s.Spec.Tenant == c.tenant {
+			out = append(out, run)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("--tenant %q: no run is of this tenant", c.tenant)
+	}
+	return out, nil
 }
 
 func newReplayDelete(g *globals) *cobra.Command {

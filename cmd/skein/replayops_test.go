@@ -105,6 +105,7 @@ func TestReplayOperations(t *testing.T) {
 	for want, args := range map[string][]string{
 		"say which logs":       {"delete", "--dir", dir, "--reason", "x"},
 		"--reason":             nil,
+		"no run is of this":    {"delete", "--dir", dir, "--all", "--reason", "x", "--tenant", "none"},
 		"say what: --match":    {"redact", "--dir", dir, "--all", "--reason", "x"},
 		"error parsing regexp": {"redact", "--dir", dir, "--all", "--reason", "x", "--match", "("},
 		"holds no backup":      {"restore", "--from", target, "--name", "none", "--to", filepath.Join(tmp, "z")},

@@ -121,8 +121,12 @@ func fetch(ctx context.Context, st Store, found []Found) (map[string]replay.Reco
 	return out, nil
 }
 
-// followWait is how long one call waits for something new.
-const followWait = 10 * time.Second
+// followWait is how long one call waits for something new, retryAfter how long
+// the next one comes after one that found no store.
+const (
+	followWait = 10 * time.Second
+	retryAfter = 200 * time.Millisecond
+)
 
 // Follow is Find that goes on: it waits for what is appended until ctx ends,
 // which is no error. Every log behind the token is given once, through changes
@@ -138,7 +142,10 @@ func Follow(ctx context.Context, st Store, run, token string, f Filter, fn func(
 			break
 		}
 		if errors.Is(err, replay.ErrUnavailable) {
-			continue // it has waited already
+			if wait(ctx, retryAfter) != nil { // a client has waited already, a node in this process has not
+				break
+			}
+			continue
 		}
 		if err != nil {
 			return err

@@ -118,6 +118,14 @@ type ChangeReport struct {
 
 const maxWaiting = 20
 
+// Add counts another report's logs too.
+func (r *ChangeReport) Add(o ChangeReport) {
+	r.Found, r.Changed, r.Same = r.Found+o.Found, r.Changed+o.Changed, r.Same+o.Same
+	r.InUse += o.InUse
+	r.Waiting = append(r.Waiting, o.Waiting...)
+	r.Waiting = r.Waiting[:min(len(r.Waiting), maxWaiting)]
+}
+
 func (r *ChangeReport) inUse(id string) {
 	r.InUse++
 	if len(r.Waiting) < maxWaiting {
