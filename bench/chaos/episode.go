@@ -19,12 +19,13 @@ type Report struct {
 	Skipped    map[Kind]int `json:"faults_skipped,omitempty"`
 	FaultCount int          `json:"fault_count"`
 	Operations int          `json:"operations"`
-	Acked      int          `json:"acked_operations"`
-	Unknown    int          `json:"unknown_operations"`
+	Acked      int          `json:"acked"` // operations
+	Unknown    int          `json:"unknown"`
 	AckedLogs  int          `json:"acked_logs"`
 	Lost       int          `json:"lost"`
 	Duplicated int          `json:"duplicated"`
-	Violations []string     `json:"violations"`
+	Broken     int          `json:"violations"`
+	Violations []string     `json:"found"` // what each violation is
 	Checked    int          `json:"linearizability_parts"`
 	Unchecked  int          `json:"linearizability_out_of_time"`
 	Snapshots  int          `json:"snapshots_installed"`
@@ -58,6 +59,7 @@ func (r *Report) add(o *Report) {
 	r.Lost += o.Lost
 	r.Duplicated += o.Duplicated
 	r.Violations = append(r.Violations, o.Violations...)
+	r.Broken = len(r.Violations)
 	r.Checked += o.Checked
 	r.Unchecked += o.Unchecked
 	r.Snapshots += o.Snapshots
@@ -140,6 +142,7 @@ func episode(ctx context.Context, opt options) (rep *Report, err error) {
 	rep.AckedLogs = len(h.acked)
 	rep.Lost, rep.Duplicated = f.Lost, f.Duplicated
 	rep.Violations = append(rep.Violations, f.Violations...)
+	rep.Broken = len(rep.Violations)
 	for _, n := range rep.Faults {
 		rep.FaultCount += n
 	}
