@@ -134,7 +134,7 @@ func (p *parts) learn(ctx context.Context, st replay.Store, holder string, hooks
 		return err
 	}
 	if m != nil {
-		defer m.share(p.cfg.Run, loop, l.Lend(p.cfg.Backend+" "+p.cfg.Dtype))()
+		defer m.share(p.cfg.Run, loop, l.Lend(p.cfg.arithmetic()))()
 	}
 	sum, err := loop.Run(ctx)
 	if err == nil && sum.Interrupted {

@@ -26,6 +26,9 @@ type LocalOptions struct {
 	// Metrics is the address to serve Prometheus on, HOST:PORT; "" = none. The
 	// bound address is written to Dir/metrics-addr.
 	Metrics string
+	// Join has learners of a cluster help a training on files: by its Join, Token and
+	// Listen this process joins too. nil = alone.
+	Join *NodeOptions
 	// bases are shared with other runs of the process; nil = own.
 	bases *bases
 }

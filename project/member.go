@@ -142,6 +142,9 @@ func (m *member) workForever(ctx context.Context) error { return newHost(m).serv
 // learnForever trains the configured run, then whatever run needs a learner.
 func (m *member) learnForever(ctx context.Context) error {
 	defer m.beat(ctx)()
+	if m.opt.Config != nil && m.opt.Config.Training.Offline() {
+		return m.helpRows(ctx)
+	}
 	if m.opt.Config != nil {
 		p, err := openParts(*m.opt.Config, m.opt.Log)
 		if err != nil {

@@ -198,7 +198,17 @@ func (r *rowsRun) run(ctx context.Context, opt LocalOptions, began time.Time) (R
 	if n := l.StepNumber(); n > 0 {
 		fmt.Fprintf(opt.Progress, "going on after step %d\n", n)
 	}
+	var helpers learner.Team
+	if opt.Join != nil {
+		t, leave, err := r.join(ctx, opt)
+		if err != nil {
+			return RowsSummary{}, err
+		}
+		defer leave()
+		helpers = t
+	}
 	err = learner.RunOffline(ctx, l, r.train, learner.OfflineOptions{
+		Team: helpers, Hello: l.Hello(r.cfg.arithmetic()), OnWarning: func(err error) { opt.Log.Warn("helpers", "error", err) },
 		Eval: r.eval, Dir: filepath.Join(opt.Dir, checkpointsDir), Keep: int(r.cfg.Limits.SaveTotalLimit),
 		OnStep: func(s learner.OfflineStep) error {
 			fmt.Fprintln(opt.Progress, stepLine(s))

@@ -22,6 +22,8 @@ type trainFlags struct {
 	configs, sets []string
 	dir, metrics  string
 	dry           bool
+	join          []string // rows only
+	token, listen string
 }
 
 func (f *trainFlags) flags(cmd *cobra.Command) {
@@ -103,8 +105,12 @@ metrics.jsonl, summary.json and the final adapter in PEFT's format.`, text[0], t
 		cmd.Example = fmt.Sprintf(`  skein train %[1]s --config recipes/store-%[1]s.yaml
   skein train %[1]s --data rows.jsonl --set training.learning_rate=1e-4 --dir runs/mine
   skein train %[1]s --data 'data/*.parquet' --set data.columns='{prompt: question}' --set data.eval_split=0.1 --dry-run
-  skein train %[1]s --data rows.jsonl --set start_adapter=runs/sft/adapter`, algorithm)
+  skein train %[1]s --data rows.jsonl --set start_adapter=runs/sft/adapter
+  skein train %[1]s --config run.yaml --join 10.0.0.1:7400 --token-file token   # with skein node --role learner --config run.yaml elsewhere`, algorithm)
 		var paths []string
+		cmd.Flags().StringSliceVar(&f.join, "join", nil, "addresses of a cluster's replay nodes: its learners started with the same --config help")
+		cmd.Flags().StringVar(&f.token, "token-file", "", "with --join: file with the cluster's join token")
+		cmd.Flags().StringVar(&f.listen, "listen", "", "with --join: address for other learners (default: a free port)")
 		cmd.Flags().StringArrayVar(&paths, "data", nil, "file or pattern to train on, instead of the configuration's data.train (repeatable)")
 		cmd.PreRunE = func(*cobra.Command, []string) error {
 			if len(paths) == 0 {
@@ -152,7 +158,17 @@ func (f *trainFlags) run(cmd *cobra.Command, g *globals, algorithm string) error
 		dir = filepath.Join("runs", cfg.Run)
 	}
 	if cfg.Training.Offline() {
-		return runRows(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir, Metrics: f.metrics})
+		opt := project.LocalOptions{Dir: dir, Metrics: f.metrics}
+		if len(f.join) > 0 {
+			token, err := readToken(f.token)
+			if err != nil {
+				return err
+			}
+			opt.Join = &project.NodeOptions{Join: f.join, Token: token, Listen: f.listen, Version: version()}
+		} else if f.token != "" || f.listen != "" {
+			return fmt.Errorf("--token-file, --listen: they are of --join, which is not given; leave them out or name a replay node")
+		}
+		return runRows(cmd.Context(), g, cfg, opt)
 	}
 	return runLocal(cmd.Context(), g, cfg, project.LocalOptions{Dir: dir, Metrics: f.metrics})
 }
