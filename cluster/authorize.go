@@ -147,8 +147,8 @@ func authorizeStream(who caller, method string) error {
 	return who.mustOperate(method)
 }
 
-// mayTouch says whether the caller may read and change the runs. One that is not
-// there is for the call itself to miss.
+// mayTouch says whether the caller may read and change the runs. A run that is
+// not there is ErrNotFound: by the time of the call it might be another tenant's.
 func (n *Node) mayTouch(ctx context.Context, runs ...string) error {
 	who := callerOf(ctx)
 	if who.operator() || who.tenant == AllTenants {
@@ -161,15 +161,52 @@ func (n *Node) mayTouch(ctx context.Context, runs ...string) error {
 	return n.store.View(func(kv replay.Reader) error {
 		for _, run := range slices.Compact(runs) {
 			tenant, err := replay.TenantOf(kv, run)
-			if err != nil && !errors.Is(err, replay.ErrNotFound) {
+			if err != nil {
 				return err
 			}
-			if err == nil && !who.sees(tenant) {
+			if !who.sees(tenant) {
 				return fmt.Errorf("%w: run %q is another tenant's: %s may not touch it", ErrDenied, run, who)
 			}
 		}
 		return nil
 	})
+}
+
+// appendFor appends what the caller may. Records of a run that is not there are
+// rejected, as the fold does; one of another tenant's run refuses them all.
+func (n *Node) appendFor(ctx context.Context, recs []replay.Record, put func(context.Context, []replay.Record) ([]replay.AppendResult, error)) ([]replay.AppendResult, error) {
+	missing := map[string]error{}
+	for _, rec := range recs {
+		run := rec.Item.Run
+		if _, known := missing[run]; known {
+			continue
+		}
+		err := n.mayTouch(ctx, run)
+		if err != nil && !errors.Is(err, replay.ErrNotFound) {
+			return nil, err
+		}
+		missing[run] = err
+	}
+	all := sifted{out: make([]replay.AppendResult, len(recs))}
+	for i, rec := range recs {
+		if err := missing[rec.Item.Run]; err != nil {
+			all.out[i].Rejected = err.Error() + " (create it first)"
+			continue
+		}
+		all.good, all.at = append(all.good, rec), append(all.at, i)
+	}
+	if len(all.good) == len(recs) {
+		return put(ctx, recs)
+	}
+	var res []replay.AppendResult
+	if len(all.good) > 0 {
+		var err error
+		if res, err = put(ctx, all.good); err != nil && len(res) != len(all.good) {
+			return nil, err
+		}
+	}
+	out := all.merge(res)
+	return out, replay.AppendError(func(i int) string { return recs[i].Item.LogID }, out)
 }
 
 // mayRead says whether the caller may read the logs.

@@ -278,11 +278,7 @@ func (r *replayServer) readAppends(ctx context.Context, st pb.Replay_AppendServe
 			}
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			var res []replay.AppendResult
-			err := r.n.mayTouch(ctx, mapSlice(recs, func(rec replay.Record) string { return rec.Item.Run })...)
-			if err == nil {
-				res, err = r.s.Append(ctx, recs)
-			}
+			res, err := r.n.appendFor(ctx, recs, r.s.Append)
 			a := &pb.AppendResponse{Id: q.GetId(), Results: mapSlice(res, resultTo)}
 			if err != nil {
 				a.Error, _ = toWire(err)

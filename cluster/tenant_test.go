@@ -145,6 +145,12 @@ func TestNoCallTouchesAnotherTenantsRun(t *testing.T) {
 		_, err = other.RotateToken(testCtx(t))
 		require.ErrorIs(t, err, ErrDenied)
 	}
+	// A run that is not there may be another tenant's by the time of the call.
+	nobody := c.joinTenant("b", "early-b", RoleClient)
+	_, err = nobody.Append(testCtx(t), []replay.Record{testRecord("soon", "x", 10)})
+	require.ErrorIs(t, err, replay.ErrInvalid)
+	_, err = nobody.Latest(testCtx(t), "soon")
+	require.ErrorIs(t, err, replay.ErrNotFound)
 	err = c.joinTenant("b", "learner-b", RoleLearner).CreateRun(testCtx(t), testSpec("mine"))
 	require.ErrorContains(t, err, "another tenant's")
 

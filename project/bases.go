@@ -13,7 +13,8 @@ import (
 // files are read and its weights are on the device once. Safe for concurrent use.
 type bases struct {
 	// many makes the runs share engines and take turns in training.
-	many bool
+	many  bool
+	likes []Config // all of them, so that an engine suits each
 
 	mu       sync.Mutex
 	models   map[string]*shared[*model.Model] // by the name in configurations

@@ -2,6 +2,7 @@ package project
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/skein-rl/skein/rollout"
 )
@@ -18,7 +19,7 @@ type engine struct {
 }
 
 // seat gives a run a place on an engine of the base: one that has room, or a new
-// one that would suit all the likes too. leave gives it back; the last run closes
+// one that would suit the likes on this base too. leave gives it back; the last run closes
 // the engine.
 func (x *base) seat(c Config, likes []Config) (at place, leave func() error, err error) {
 	x.of.mu.Lock()
@@ -58,7 +59,10 @@ func (x *base) find(c Config, likes []Config) (*engine, *rollout.RunEngine, erro
 		}
 	}
 	slots, maxLen := r.Slots, r.MaxLen
-	for _, o := range likes {
+	for _, o := range slices.Concat(likes, x.of.likes) {
+		if baseKey(o, o.Model) != baseKey(c, c.Model) {
+			continue
+		}
 		slots, maxLen = max(slots, o.Rollout.Slots), max(maxLen, o.Rollout.MaxLen)
 	}
 	local, err := newEngine(x.Backend, slots, maxLen, 1+runsPerEngine)

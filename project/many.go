@@ -60,6 +60,11 @@ func TrainMany(ctx context.Context, runs []ManyRun, opt LocalOptions) ([]ManyOut
 	errs := make([]error, len(runs))
 	var wg sync.WaitGroup
 	tell := &prefixed{to: opt.Progress}
+	for _, r := range runs {
+		if !r.Config.Training.Offline() {
+			shared.likes = append(shared.likes, r.Config)
+		}
+	}
 	for i, r := range runs {
 		o := LocalOptions{Dir: r.Dir, Log: opt.Log.With("run", r.Config.Run), Progress: tell.by(r.Config.Run), bases: shared}
 		wg.Go(func() { out[i], errs[i] = trainOne(ctx, r, o) })
