@@ -127,12 +127,13 @@ func (l *Local) compactFile(ctx context.Context, f segment.Info, dead float64, y
 	if len(gaps) > 0 {
 		// Bytes that are no record may still be readable ones of a deleted log.
 		// Once nothing in use points into them they go.
-		suspects, err := l.indexedIn(gaps)
+		suspects, dead, err := l.hurtBy(gaps)
 		if err != nil {
 			return err
 		}
-		if len(suspects) > 0 || !all {
-			l.log.Warn("segment not compacted: damaged", "segment", f.Number, "gaps", len(gaps), "logs", len(suspects))
+		buried = append(buried, dead...)
+		if suspects > 0 || !all {
+			l.log.Warn("segment not compacted: damaged", "segment", f.Number, "gaps", len(gaps), "logs", suspects)
 			rep.Damaged++
 			rep.Held += len(buried)
 			return nil
@@ -168,6 +169,35 @@ func (l *Local) compactFile(ctx context.Context, f segment.Info, dead float64, y
 	rep.Dropped += len(gone) + len(buried) - len(more)
 	rep.Bytes += max(f.Bytes-written-again, 0)
 	return nil
+}
+
+// hurtBy counts the logs in use whose bytes were in gaps, and lists those of
+// deleted or redacted ones.
+func (l *Local) hurtBy(gaps []segment.Gap) (inUse int, dead []segment.Entry, err error) {
+	suspects, err := l.indexedIn(gaps)
+	if err != nil {
+		return 0, nil, err
+	}
+	txn, prefix := l.beginState()
+	defer txn.Discard()
+	for _, it := range suspects {
+		gone, err := buried(txnReader{txn, prefix}, it.LogID, it.Digest)
+		if err != nil {
+			return 0, nil, err
+		}
+		if !gone {
+			inUse++
+			continue
+		}
+		pos, ok, err := l.locate(txn, it.LogID, it.Digest)
+		if err != nil {
+			return 0, nil, err
+		}
+		if ok {
+			dead = append(dead, segment.Entry{ID: it.LogID, Digest: it.Digest, Pos: pos})
+		}
+	}
+	return inUse, dead, nil
 }
 
 // useOf judges a record.

@@ -243,3 +243,22 @@ func TestSnapshotContents(t *testing.T) {
 	_, _, err = SnapshotContents(bytes.NewReader(b.Bytes()[:b.Len()-3]), func(Exact, uint32) error { return nil })
 	require.ErrorIs(t, err, ErrBadSnapshot)
 }
+
+// TestPurgeOfDamagedDeletedBytes: damage to what is deleted holds nothing up.
+func TestPurgeOfDamagedDeletedBytes(t *testing.T) {
+	dir := t.TempDir()
+	l := openLocal(t, dir, testOptions())
+	apply(t, l, CreateRunCmd{epoch, testSpec})
+	recs := audit(t, l, "good", "gone")
+	require.NoError(t, l.seg.Seal(t.Context()))
+	damage(t, dir, recs[1].Bytes[50_000:50_100])
+	require.Equal(t, 1, apply(t, l, DeleteLogsCmd{epoch, "r", []string{"gone"}, "asked"}).Updated)
+	rep, err := l.Purge(t.Context(), time.Now(), time.Hour, 0.9)
+	require.NoError(t, err)
+	require.Zero(t, rep.Damaged+rep.Held)
+	require.False(t, onDisk(t, dir, recs[1].Bytes[:1000]))
+	requireRecords(t, l, recs[:1])
+	have, err := l.Has(items(recs[1]))
+	require.NoError(t, err)
+	require.Equal(t, []bool{false}, have)
+}
