@@ -67,15 +67,15 @@ func (s *stepRun) metrics() map[string]float64 {
 	m["learning_rate"] = s.lr
 	s.episodes(m)
 	s.gap.metrics(m)
-	computed := 0
+	computed, given := 0, 0
 	for _, mb := range s.micros {
-		computed += mb.tokens
+		computed, given = computed+mb.tokens, given+mb.given
 	}
 	if s.critic != nil {
 		s.critic.metrics(m)
 	}
 	m["micro_batches"] = float64(len(s.micros))
-	m["computed_tokens"] = float64(computed)
+	m["computed_tokens"], m["sequence_tokens"] = float64(computed), float64(given)
 	for reason, n := range s.b.Excluded {
 		m["excluded/"+reason] = float64(n)
 	}

@@ -47,11 +47,12 @@ func (b *offBatch) tokens() (n int) {
 	return n
 }
 
-func (b *offBatch) computed() (n int) {
+// computed is what its passes compute, given what its sequences have together.
+func (b *offBatch) computed() (computed, given int) {
 	for _, m := range b.micros {
-		n += m.tokens
+		computed, given = computed+m.tokens, given+m.given
 	}
-	return n
+	return computed, given
 }
 
 // everything lists all rows of the batch.
@@ -125,7 +126,7 @@ func (r *offline) step(ctx context.Context) (OfflineStep, error) {
 	b.time.Total = time.Since(began)
 	b.time.metrics(s.Metrics)
 	r.help(s.Metrics)
-	s.Metrics["time/tokens_per_second"] = float64(b.computed()) / max(b.time.Total.Seconds(), 1e-9)
+	s.Metrics["time/tokens_per_second"] = s.Metrics["computed_tokens"] / max(b.time.Total.Seconds(), 1e-9)
 	return s, nil
 }
 

@@ -204,7 +204,9 @@ func (r *rowRun) logprobs(seqs [][]sequence, params *paramVector) ([][]float64, 
 func (r *rowRun) metrics(b *offBatch) map[string]float64 {
 	m := r.obj.metrics()
 	m["loss"] = b.loss
-	m["rows"], m["computed_tokens"], m["micro_batches"] = float64(len(b.rows)), float64(b.computed()), float64(len(b.micros))
+	computed, given := b.computed()
+	m["rows"], m["micro_batches"] = float64(len(b.rows)), float64(len(b.micros))
+	m["computed_tokens"], m["sequence_tokens"] = float64(computed), float64(given)
 	if n := b.tokens(); n > 0 {
 		entropy := 0.0
 		for _, x := range b.entropies {

@@ -16,8 +16,11 @@ type job struct {
 	Threads int    `json:"threads"`
 	Steps   int    `json:"steps"` // measured, after one that is not
 
-	// update: sequences, and how they share prompts. Seqs[i] is a group.
+	// update: sequences, and how they share prompts, in passes of so many tokens (0 =
+	// all at once); or trajectories instead.
 	Groups []group `json:"groups,omitempty"`
+	Budget int     `json:"budget,omitempty"`
+	Forest *forest `json:"forest,omitempty"`
 	// sft, dpo: rows of text, Batch a step; MaxLen tokens a row.
 	Rows   []row `json:"rows,omitempty"`
 	Batch  int   `json:"batch,omitempty"`
@@ -86,7 +89,7 @@ func unlike() (out []group) {
 }
 
 // tokens makes a job's sequences, every completion token trained.
-func (j job) tokens(vocab int) (groups []model.PrefixGroup, trained int) {
+func (j job) tokens(vocab int) (groups []model.PrefixGroup) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	draw := func(n int) []int32 {
 		out := make([]int32, n)
@@ -102,12 +105,11 @@ func (j job) tokens(vocab int) (groups []model.PrefixGroup, trained int) {
 			for i := range s.Train {
 				s.Train[i] = true
 			}
-			trained += n
 			p.Members = append(p.Members, s)
 		}
 		groups = append(groups, p)
 	}
-	return groups, trained
+	return groups
 }
 
 // words are what rows are written with.

@@ -40,7 +40,7 @@ func main() {
 	flag.StringVar(&o.results, "results", "bench/results", "`directory` of the results")
 	flag.IntVar(&o.threads, "threads", runtime.NumCPU(), "threads of ours and of the peers")
 	flag.IntVar(&o.runs, "runs", 3, "runs of each, alternating; the best counts (at least 3)")
-	flag.StringVar(&only, "only", "", "comma-separated `names` of parts to run: update, step, sft, dpo, growth; all when empty")
+	flag.StringVar(&only, "only", "", "comma-separated `names` of parts to run: update, tree, step, sft, dpo, growth; all when empty")
 	flag.StringVar(&worker, "worker", "", "measure this `job` (JSON) and print its result: the command's own use")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -70,7 +70,7 @@ func run(ctx context.Context, o options) error {
 	parts := []struct {
 		name string
 		f    func(context.Context, options) error
-	}{{"update", updates}, {"step", grpoSteps}, {"sft", rowSteps("sft")}, {"dpo", rowSteps("dpo")}, {"growth", growth}}
+	}{{"update", updates}, {"tree", trees}, {"step", grpoSteps}, {"sft", rowSteps("sft")}, {"dpo", rowSteps("dpo")}, {"growth", growth}}
 	for _, name := range o.only {
 		if !slices.ContainsFunc(parts, func(p struct {
 			name string
@@ -78,7 +78,7 @@ func run(ctx context.Context, o options) error {
 		}) bool {
 			return p.name == name
 		}) {
-			return fmt.Errorf("only: no part %q; use update, step, sft, dpo or growth", name)
+			return fmt.Errorf("only: no part %q; use update, tree, step, sft, dpo or growth", name)
 		}
 	}
 	for _, p := range parts {

@@ -70,23 +70,31 @@ func (j job) update(ctx context.Context, m *model.Model, b model.Backend) (r res
 	if err != nil {
 		return r, err
 	}
-	groups, trained := j.tokens(m.Config.VocabSize)
-	rng := rand.New(rand.NewPCG(3, 1))
-	d := make([]float32, trained)
-	for i := range d {
-		d[i] = float32(rng.NormFloat64()) / float32(trained)
+	passes, err := j.passes(ctx, m, tr, a)
+	if err != nil {
+		return r, err
 	}
+	all := slices.Concat(passes...)
+	computed, trained := tokensOf(all)
+	rng := rand.New(rand.NewPCG(3, 1))
 	for step := range j.Steps + 1 {
 		u := now()
 		if err := tr.SetParams(a.Params); err != nil {
 			return r, err
 		}
 		tr.ZeroGrad()
-		if _, err := tr.Forward(ctx, groups, 1); err != nil {
-			return r, err
-		}
-		if err := tr.Backward(ctx, model.Scores{LogProbs: d}); err != nil {
-			return r, err
+		for _, groups := range passes {
+			if _, err := tr.Forward(ctx, groups, 1); err != nil {
+				return r, err
+			}
+			_, n := tokensOf(groups)
+			d := make([]float32, n)
+			for i := range d {
+				d[i] = float32(rng.NormFloat64()) / float32(trained)
+			}
+			if err := tr.Backward(ctx, model.Scores{LogProbs: d}); err != nil {
+				return r, err
+			}
 		}
 		wall, cpu := u.since()
 		if step == 0 {
@@ -96,6 +104,7 @@ func (j job) update(ctx context.Context, m *model.Model, b model.Backend) (r res
 		r.take(wall, cpu)
 	}
 	r.Tokens = float64(trained)
+	r.Detail = map[string]float64{"computed": float64(computed)}
 	return r, nil
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/skein-rl/skein/bench"
 )
@@ -48,6 +49,16 @@ func updates(ctx context.Context, o options) error {
 		}
 		if err := add(log, o.runs, "grpo_update", c.size, "torch", mine, other, cpu, "CPU-s", map[string]any{"lora": "r=16 q,k,v,o", "threads": o.threads}); err != nil {
 			return err
+		}
+		for _, r := range mine {
+			if !strings.HasPrefix(r.Backend, "xla") {
+				continue
+			}
+			row := bench.Row{Bench: "train_compile", Size: c.size, Ours: max(.001, r.First-r.Wall), Peer: "one step", PeerVersion: r.Backend, Theirs: r.Wall, Unit: "s", Runs: o.runs,
+				Detail: map[string]any{"backend": r.Backend, "first_s": round(r.First)}}
+			if err := log.Add(row, bench.Lower); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -116,11 +127,15 @@ func growth(ctx context.Context, o options) error {
 			{"completion", func(n int) []group { return alike(128, 4, n) }, []int{64, 256, 1024}},
 			{"group", func(n int) []group { return alike(300, n, 40) }, []int{2, 8, 16}},
 			{"prompt", func(n int) []group { return alike(n, 4, 32) }, []int{128, 512, 1024}},
-			{"groups", groups, []int{1, 4}},
+			{"groups", groups, []int{1, 4, 16}},
 		} {
 			var base result
+			f := f
 			for i, n := range x.sizes {
 				f.Groups = x.size(n)
+				if x.name == "groups" { // micro-batches of one group, as training.token_budget cuts them
+					f.Budget = 256
+				}
 				best, err := ours(ctx, o, f)
 				if err != nil {
 					return err
@@ -132,6 +147,13 @@ func growth(ctx context.Context, o options) error {
 				row := bench.Row{Bench: "grow_" + x.name, Size: fmt.Sprintf("%d-%s", n, f.Backend), Ours: best.CPU, Peer: "linear", PeerVersion: fmt.Sprintf("%d", x.sizes[0]),
 					Theirs: base.CPU * float64(n) / float64(x.sizes[0]), Unit: "CPU-s", Runs: o.runs,
 					Detail: map[string]any{"backend": best.Backend, "rss_mb": round(best.RSS), "first_s": round(best.First), "compile_s": round(max(0, best.First-best.Wall)), "tokens": best.Tokens}}
+				if err := log.Add(row, bench.Lower); err != nil {
+					return err
+				}
+				if x.name != "groups" {
+					continue
+				}
+				row.Bench, row.Ours, row.Peer, row.Theirs, row.Unit = "grow_groups_rss", best.RSS, "flat", base.RSS, "MB"
 				if err := log.Add(row, bench.Lower); err != nil {
 					return err
 				}
