@@ -91,7 +91,7 @@ func (s *nodeStore) Compact(ctx context.Context, q replay.CompactRequest) (repla
 		return replay.CompactResult{}, fmt.Errorf("%w: compact: grace = %v, dead = %v: want longer than an append may take (%v), and 0 to 1",
 			replay.ErrInvalid, q.Grace, q.Dead, n.cfg.AppendTimeout)
 	}
-	start := time.Now()
+	start := n.now() // deletions carry the group's time
 	if err := n.view(ctx, func(replay.Reader) error { return nil }); err != nil {
 		return replay.CompactResult{}, err
 	}
