@@ -415,6 +415,26 @@ func TestRemoveNodeKeepsAMajority(t *testing.T) {
 	require.NoError(t, cl.RemoveNode(ctx, c.nodes[dead].id))
 }
 
+// A node whose snapshots are gone, and whose log begins behind them, says so
+// instead of panicking.
+func TestLostSnapshotIsNoticed(t *testing.T) {
+	t.Parallel()
+	small := func(_ int, c *Config) { c.SnapshotEvery = 16 }
+	c := newTestCluster(t, 1, small)
+	cl := c.dial("w", RoleWorker)
+	require.NoError(t, cl.CreateRun(testCtx(t), testSpec("r")))
+	for i := range 60 {
+		_, err := cl.Append(testCtx(t), []replay.Record{testRecord("r", fmt.Sprint("log", i), 10)})
+		require.NoError(t, err)
+	}
+	require.NoError(t, c.nodes[0].raft.Snapshot().Error())
+	require.NoError(t, c.nodes[0].Close())
+	require.NoError(t, os.RemoveAll(filepath.Join(c.dirs[0], dirSnapshots)))
+	_, err := Open(testCtx(t), testConfig(t, c.dirs[0]))
+	require.ErrorContains(t, err, "newest snapshot")
+	require.ErrorContains(t, err, "is lost")
+}
+
 func TestLostRaftDirectoryIsNoticed(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, 1)

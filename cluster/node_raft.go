@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -15,7 +16,7 @@ func (n *Node) openRaft(founder bool) (err error) {
 	if n.store, err = openStore(n.path(dirStore), n.cfg); err != nil {
 		return err
 	}
-	for _, dir := range []string{dirRaft, dirSnapshots} {
+	for _, dir := range []string{dirRaft, filepath.Join(dirSnapshots, "snapshots")} { // raft makes the latter without syncing its name
 		if err := durable.MkdirAll(n.path(dir), 0o700); err != nil {
 			return err
 		}
@@ -129,6 +130,14 @@ func (n *Node) checkHistory(snaps raft.SnapshotStore) (restore bool, err error) 
 	var snap uint64
 	if len(list) > 0 {
 		snap = list[0].Index
+	}
+	first, err := n.wal.FirstIndex()
+	if err != nil {
+		return false, fmt.Errorf("cluster: read raft log: %w", err)
+	}
+	if first > snap+1 { // raft would panic
+		return false, fmt.Errorf("cluster: the raft log in %s begins at %d and the newest snapshot in %s ends at %d: what lay between is lost; "+
+			"restore the snapshot, or remove this node from the cluster and join with an empty directory and another id", n.path(dirRaft), first, n.path(dirSnapshots), snap)
 	}
 	applied := n.store.AppliedIndex()
 	if applied > max(last, snap) {

@@ -54,7 +54,7 @@ func run(ctx context.Context) error {
 	verbose := flag.Bool("v", false, "say what happens")
 	flag.Parse()
 	opt.Heartbeat = time.Second
-	opt.Load = load{Workers: 3, Learners: 2, Writers: 3, Readers: 1, Think: 40 * time.Millisecond, Patience: 8 * time.Second}
+	opt.Load = load{Workers: 3, Learners: 2, Writers: 3, Readers: 1, Keeper: 12 * time.Second, Think: 40 * time.Millisecond, Patience: 8 * time.Second}
 	for _, k := range strings.Split(kinds, ",") {
 		if k != "" {
 			opt.Kinds = append(opt.Kinds, Kind(k))

@@ -24,6 +24,7 @@ type load struct {
 	Learners int           // per table: lease, extend, commit, release, abandon
 	Writers  int           // append single logs and groups of tables
 	Readers  int           // fetch and scan
+	Keeper   time.Duration // an operator compacts and verifies so often; 0 = never
 	Think    time.Duration // at most between two operations of a client
 	Patience time.Duration // of one operation; then its outcome is unknown
 }
@@ -122,6 +123,9 @@ func startLoad(ctx context.Context, c *cluster, h *history, l load) (*workload, 
 	}
 	for i := range l.Writers {
 		errs = append(errs, client(fmt.Sprint("writer", i), cl.RoleWorker, (*actor).write))
+	}
+	if l.Keeper > 0 {
+		errs = append(errs, client("keeper", cl.RoleClient, func(a *actor) { a.keep(l.Keeper) }))
 	}
 	for i := range l.Readers {
 		f := &follower{seen: make(map[string]bool)}
