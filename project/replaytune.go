@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	replayMemory = 400 << 20 // bytes of heap from which on the collector works harder
+	replayMemory = 256 << 20 // bytes of heap from which on the collector works harder
 	replayGC     = 200       // percent of growth between collections below that
 )
 

@@ -53,6 +53,7 @@ func TestCompactPacks(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, len(all), rep.Moved)
 	require.Zero(t, rep.Dropped)
+	t.Logf("%d bytes, packed %d", before, l.segmentBytes(t))
 	require.Less(t, l.segmentBytes(t), before/3, "ten prompts of 20,000 bytes, not eighty")
 	check := func(want []Record) {
 		t.Helper()

@@ -18,6 +18,5 @@ func TestRecords(t *testing.T) {
 			require.NoError(t, verify(r.Item, r.Bytes))
 			require.Greater(t, r.Pack().Stored(), size/2)
 		}
-		t.Logf("%d bytes packed: %d", size, recs[0].Pack().Stored())
 	}
 }
