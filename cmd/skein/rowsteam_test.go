@@ -81,7 +81,7 @@ func TestLearnersHelpATrainingOnFiles(t *testing.T) {
 	require.Positive(t, helpers)
 
 	// Without --join its companions mean nothing.
-	out, err := skein(t, time.Minute, "train", "sft", "--token-file", "x", "--dir", alone).CombinedOutput()
+	out, err := skein(t, time.Minute, "train", "sft", "--data", "../../testdata/recipes/demonstrations.jsonl", "--token-file", "x", "--dir", filepath.Join(dir, "refused")).CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "--token-file, --listen: they are of --join")
 }
