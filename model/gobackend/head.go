@@ -82,7 +82,7 @@ func (n *net) forwardHead(ex *exec, b *batch, x []float32, temperature float64, 
 
 // unitRow replaces the logits of scored token i by their derivatives of its logp.
 func (n *net) unitRow(s *headState, z []float32, target, i int) {
-	gradRow(z, target, s.temperature, n.logitCap, s.ent[i], 1, 0, 0)
+	gradRow(z, target, s.temperature, n.logitCap, s.logp[i], s.ent[i], 1, 0, 0)
 }
 
 // headBack computes dst[lo:lo+m] from the gradient of m rows of logits.
@@ -173,7 +173,7 @@ func (n *net) backwardHead(ex *exec, b *batch, s *headState, d model.Scores, dHe
 				n.unitRow(s, z, target, lo+i)
 				return
 			}
-			gradRow(z, target, s.temperature, n.logitCap, s.ent[lo+i], at(d.LogProbs, lo+i), at(d.Entropy, lo+i), at(d.MeanLogProb, lo+i))
+			gradRow(z, target, s.temperature, n.logitCap, s.logp[lo+i], s.ent[lo+i], at(d.LogProbs, lo+i), at(d.Entropy, lo+i), at(d.MeanLogProb, lo+i))
 		})
 		if plain {
 			s.unit = resize(s.unit, rows*n.hidden)
@@ -209,8 +209,8 @@ func allZero(x []float32) bool {
 }
 
 // gradRow replaces logits by the gradient with respect to them, before the soft
-// cap (0 = none).
-func gradRow(z []float32, target int, temperature float64, limit, entropy, dlogp, dent, dmean float32) {
+// cap (0 = none), given the target's logp and the entropy.
+func gradRow(z []float32, target int, temperature float64, limit, logp, entropy, dlogp, dent, dmean float32) {
 	if dlogp == 0 && dent == 0 && dmean == 0 {
 		clear(z)
 		return
@@ -222,20 +222,18 @@ func gradRow(z []float32, target int, temperature float64, limit, entropy, dlogp
 	if limit > 0 {
 		hot *= softcapSlope(z[target], limit)
 	}
-	top := f32.Max(z) * inv
+	lse := z[target]*inv - logp
 	var terms [256]float32
-	var sum float64
-	for lo := 0; lo < len(z); lo += len(terms) {
-		block := z[lo:min(len(z), lo+len(terms))]
-		e := terms[:copy(terms[:], block)]
-		f32.Exp(e, inv, -top)
-		sum += float64(f32.Sum(e))
-	}
-	lse := top + float32(math.Log(sum))
 	for lo := 0; lo < len(z); lo += len(terms) {
 		block := z[lo:min(len(z), lo+len(terms))]
 		p := terms[:copy(terms[:], block)]
 		f32.Exp(p, inv, -lse)
+		if dent == 0 && limit == 0 {
+			for i, v := range p {
+				block[i] = flat - inv*dlogp*v
+			}
+			continue
+		}
 		for i, v := range p {
 			logp := block[i]*inv - lse
 			g := flat - inv*v*(dlogp+dent*(logp+entropy))
