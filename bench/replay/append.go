@@ -42,13 +42,16 @@ func appendPart(ctx context.Context, s *session) error {
 			if l.rate() > best.rate() {
 				best = l
 			}
-			if err := s.appendPeers(ctx, i+1, c.size, theirs); err != nil {
+			if err := s.appendPeers(ctx, i+1, c.size, c.nodes > 1, theirs); err != nil {
 				return err
 			}
 		}
 		size := fmt.Sprintf("%s-r%d", sizeName(c.size), c.nodes)
 		for _, peer := range appendRows {
-			a := theirs[peer]
+			a, ok := theirs[peer]
+			if !ok {
+				continue
+			}
 			err := s.log.Add(bench.Row{
 				Bench: "append", Size: size, Ours: best.rate(), Peer: peer, PeerVersion: a.Version, Theirs: a.Rate, Unit: "logs/s", Runs: s.runs,
 				Detail: map[string]any{

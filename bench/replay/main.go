@@ -52,7 +52,7 @@ func main() {
 	flag.StringVar(&o.results, "results", "bench/results", "`directory` of the results")
 	flag.StringVar(&o.dir, "dir", filepath.Join(os.TempDir(), "skein-bench-replay"), "`directory` for the stores, on the device to measure; emptied")
 	flag.IntVar(&o.runs, "runs", 3, "runs of each, alternating; the best counts (at least 3)")
-	flag.DurationVar(&o.seconds, "seconds", 3*time.Second, "`time` of one measurement of throughput")
+	flag.DurationVar(&o.seconds, "seconds", 2*time.Second, "`time` of one measurement of throughput")
 	flag.StringVar(&o.stored, "stored", "1M", "most stored `logs` to measure with: 1k, 100k or 1M")
 	flag.StringVar(&o.profile, "profile", "", "measure ours only, once, without rows, and write CPU profiles of our processes to this `directory`")
 	flag.StringVar(&only, "only", "", "comma-separated `names` of parts to run: append, latency, bytes, sample, growth, stored; all when empty")

@@ -185,8 +185,9 @@ func (s *session) reverb() (*peer, error) {
 // reverb-flush is memory with the wait.
 var appendRows = []string{"redis-always", "redis-always-c", "reverb", "reverb-flush", "ray-put"}
 
-// appendPeers measures each once and keeps the best.
-func (s *session) appendPeers(ctx context.Context, run, size int, best map[string]answer) error {
+// appendPeers measures each once and keeps the best; Ray, which takes long to
+// start, only where it is asked for.
+func (s *session) appendPeers(ctx context.Context, run, size int, withRay bool, best map[string]answer) error {
 	add := func(name string, p *peer, q question) error {
 		q.Size, q.Seconds = size, s.seconds.Seconds()
 		a, err := p.ask(ctx, q)
@@ -213,6 +214,9 @@ func (s *session) appendPeers(ctx context.Context, run, size int, best map[strin
 	}
 	if err := errors.Join(add("reverb", rv, question{Do: "insert"}), add("reverb-flush", rv, question{Do: "insert_flush"})); err != nil {
 		return err
+	}
+	if !withRay {
+		return nil
 	}
 	ray, err := s.startPeer("ray", rayPy, nil, func() error { return nil })
 	if err != nil {
