@@ -78,11 +78,11 @@ func ticketFrom(t *pb.Ticket) replay.Ticket {
 }
 
 func resultTo(r replay.AppendResult) *pb.AppendResult {
-	return &pb.AppendResult{Duplicate: r.Duplicate, Rejected: r.Rejected, Busy: r.Busy}
+	return &pb.AppendResult{Duplicate: r.Duplicate, Rejected: r.Rejected, Busy: r.Busy, Closed: r.Closed}
 }
 
 func resultFrom(r *pb.AppendResult) replay.AppendResult {
-	return replay.AppendResult{Duplicate: r.GetDuplicate(), Rejected: r.GetRejected(), Busy: r.GetBusy()}
+	return replay.AppendResult{Duplicate: r.GetDuplicate(), Rejected: r.GetRejected(), Busy: r.GetBusy(), Closed: r.GetClosed()}
 }
 
 func specTo(s replay.RunSpec) *pb.RunSpec {
@@ -90,7 +90,7 @@ func specTo(s replay.RunSpec) *pb.RunSpec {
 		Run: s.Run, Config: s.Config, GroupSize: s.GroupSize, GroupsPerStep: s.GroupsPerStep,
 		MaxStaleness: s.MaxStaleness, TicketTtl: int64(s.TicketTTL), MaxAttempts: s.MaxAttempts,
 		BaseDigest: s.BaseDigest, StartAdapter: s.StartAdapter, KeepCheckpoints: s.KeepCheckpoints,
-		Tenant: s.Tenant, Blobs: s.Blobs, Curriculum: curriculumTo(s.Curriculum),
+		Tenant: s.Tenant, Blobs: s.Blobs, Curriculum: curriculumTo(s.Curriculum), Stragglers: stragglersTo(s.Stragglers),
 	}
 }
 
@@ -99,8 +99,19 @@ func specFrom(s *pb.RunSpec) replay.RunSpec {
 		Run: s.GetRun(), Config: s.GetConfig(), GroupSize: s.GetGroupSize(), GroupsPerStep: s.GetGroupsPerStep(),
 		MaxStaleness: s.GetMaxStaleness(), TicketTTL: time.Duration(s.GetTicketTtl()), MaxAttempts: s.GetMaxAttempts(),
 		BaseDigest: s.GetBaseDigest(), StartAdapter: s.GetStartAdapter(), KeepCheckpoints: s.GetKeepCheckpoints(),
-		Tenant: s.GetTenant(), Blobs: s.GetBlobs(), Curriculum: curriculumFrom(s.GetCurriculum()),
+		Tenant: s.GetTenant(), Blobs: s.GetBlobs(), Curriculum: curriculumFrom(s.GetCurriculum()), Stragglers: stragglersFrom(s.GetStragglers()),
 	}
+}
+
+func stragglersTo(s replay.Stragglers) *pb.Stragglers {
+	if s == (replay.Stragglers{}) {
+		return nil
+	}
+	return &pb.Stragglers{Oversample: s.Oversample, DuplicateAfter: int64(s.DuplicateAfter), Drop: s.Drop}
+}
+
+func stragglersFrom(s *pb.Stragglers) replay.Stragglers {
+	return replay.Stragglers{Oversample: s.GetOversample(), DuplicateAfter: time.Duration(s.GetDuplicateAfter()), Drop: s.GetDrop()}
 }
 
 func curriculumTo(c *replay.Curriculum) *pb.Curriculum {

@@ -83,7 +83,7 @@ func (n *Node) takeTickets(ctx context.Context, cmd replay.TakeTicketsCmd, wait 
 		some := retry
 		if !some {
 			err := n.store.View(func(kv replay.Reader) (err error) {
-				some, err = replay.HasTickets(kv, cmd.Run)
+				some, err = replay.HasTickets(kv, cmd.Run, cmd.Worker, n.now())
 				return err
 			})
 			if err != nil || !some {

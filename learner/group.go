@@ -18,6 +18,9 @@ type Group struct {
 	// that missing members are known to be missing. Without it a group must be
 	// whole.
 	Closed bool
+	// Extra is how many members beyond num_generations were rolled out, of which
+	// the store took the first that did well (replay.Stragglers.Oversample).
+	Extra uint32
 }
 
 // Reasons a group is refused.
@@ -66,7 +69,7 @@ func admit(c Config, version uint64, g Group) error {
 		return fmt.Errorf("%w: it has %d logs", ErrPartialGroup, len(g.Logs))
 	}
 	size := g.Logs[0].Meta.GroupSize
-	if int(size) != c.NumGenerations {
+	if int(size) != c.NumGenerations && int(size) != c.NumGenerations+int(g.Extra) {
 		return fmt.Errorf("%w: log %s was rolled out in a group of %d, num_generations is %d", ErrMixedGroup, g.Logs[0].ID, size, c.NumGenerations)
 	}
 	members := map[uint32]string{}

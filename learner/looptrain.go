@@ -179,6 +179,7 @@ func (lp *Loop) fetch(ctx context.Context, lease *replay.Lease) (groups []Group,
 			refused = append(refused, &GroupError{lg.Group, err})
 			continue
 		}
+		g.Extra = lp.status.Spec.Stragglers.Oversample
 		groups = append(groups, g)
 	}
 	return groups, refused, nil

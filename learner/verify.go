@@ -69,6 +69,9 @@ func VerifyStep(ctx context.Context, store VerifyStore, run string, step uint64,
 	if err != nil {
 		return nil, fmt.Errorf("learner: verify step %d of run %q: %w", step, run, err)
 	}
+	if rec.Lease == 0 {
+		return verifyRollback(ctx, store, rec)
+	}
 	before, err := readCheckpoint(ctx, store, rec.PrevCheckpoint)
 	if err != nil {
 		return nil, fmt.Errorf("learner: verify step %d: start: %w", step, err)
@@ -80,6 +83,9 @@ func VerifyStep(ctx context.Context, store VerifyStore, run string, step uint64,
 	groups, err := readGroups(ctx, store, rec)
 	if err != nil {
 		return nil, fmt.Errorf("learner: verify step %d: %w", step, err)
+	}
+	for i := range groups { // what was trained had been admitted
+		groups[i].Extra = uint32(max(0, int(groups[i].Logs[0].Meta.GroupSize)-after.Config.NumGenerations))
 	}
 	l, done, err := verifier(before, after.Config, newTrainer)
 	if err != nil {

@@ -117,6 +117,34 @@ type RolloutConfig struct {
 	RolloutTimeout time.Duration `yaml:"rollout_timeout"`
 	GroupTimeout   time.Duration `yaml:"group_timeout"`
 	MaxAttempts    uint32        `yaml:"max_attempts"`
+	// OnTimeout says what becomes of a group that is incomplete at its
+	// GroupTimeout: backfill (another worker rolls out what is missing, up to
+	// MaxAttempts; then it shrinks), shrink (it is trained with what it has, at
+	// least two members), or drop.
+	OnTimeout string `yaml:"on_timeout"`
+	// Oversample members of a group are rolled out beyond num_generations; the
+	// group is complete with the first num_generations that did not fail. It
+	// prefers short completions.
+	Oversample int `yaml:"oversample"`
+	// DuplicateAfter: a worker with nothing else to do duplicates the group that
+	// is out for the longest, at least so long; of each member the first log
+	// counts. 0 = never.
+	DuplicateAfter time.Duration `yaml:"duplicate_after"`
+}
+
+// What RolloutConfig.OnTimeout can be.
+const (
+	OnTimeoutBackfill = "backfill"
+	OnTimeoutShrink   = "shrink"
+	OnTimeoutDrop     = "drop"
+)
+
+// attempts at a group before it is closed.
+func (r RolloutConfig) attempts() uint32 {
+	if r.OnTimeout == OnTimeoutShrink {
+		return 1
+	}
+	return r.MaxAttempts
 }
 
 // EvalConfig is the greedy evaluation on held-out tasks.
@@ -140,7 +168,7 @@ func DefaultConfig() Config {
 		Rollout: RolloutConfig{
 			Slots: 32, MaxLen: 512, MaxToolCallingIterations: 8, TopP: 1,
 			ToolTimeout: 10 * time.Second, TurnTimeout: 2 * time.Minute, RolloutTimeout: 5 * time.Minute,
-			GroupTimeout: 10 * time.Minute, MaxAttempts: 3,
+			GroupTimeout: 10 * time.Minute, MaxAttempts: 3, OnTimeout: OnTimeoutBackfill,
 		},
 		Eval:   EvalConfig{Every: 5, Tasks: 64},
 		Limits: LimitsConfig{MaxIdle: 15 * time.Minute, MaxEmpty: 10},
@@ -226,6 +254,18 @@ func (c Config) Validate() error {
 	}
 	if r.MaxAttempts < 1 {
 		bad("rollout.max_attempts", r.MaxAttempts, "allow at least one attempt at a group")
+	}
+	if !slices.Contains([]string{OnTimeoutBackfill, OnTimeoutShrink, OnTimeoutDrop}, r.OnTimeout) {
+		bad("rollout.on_timeout", r.OnTimeout, "use backfill, shrink or drop")
+	}
+	if r.Oversample < 0 || r.Oversample > 512 {
+		bad("rollout.oversample", r.Oversample, "use 0 to roll out num_generations members and no more, or at most 512 extra ones")
+	}
+	if r.DuplicateAfter < 0 || r.DuplicateAfter >= r.GroupTimeout {
+		bad("rollout.duplicate_after", r.DuplicateAfter, "use 0 for never, or a time below rollout.group_timeout, when another worker gets the group anyway")
+	}
+	if r.DuplicateAfter > 0 && (r.MaxAttempts < 2 || r.OnTimeout == OnTimeoutShrink) {
+		bad("rollout.duplicate_after", r.DuplicateAfter, "a duplicate is an attempt: allow rollout.max_attempts of 2 or more, and on_timeout backfill or drop")
 	}
 	deadlines := []struct {
 		field string

@@ -36,8 +36,13 @@ func (p *parts) spec() (replay.RunSpec, error) {
 		GroupsPerStep: uint32(p.cfg.Training.GroupsPerStep),
 		MaxStaleness:  p.cfg.Training.MaxStaleness,
 		TicketTTL:     p.cfg.Rollout.GroupTimeout,
-		MaxAttempts:   p.cfg.Rollout.MaxAttempts,
-		BaseDigest:    p.model.Digest,
+		MaxAttempts:   p.cfg.Rollout.attempts(),
+		Stragglers: replay.Stragglers{
+			Oversample:     uint32(p.cfg.Rollout.Oversample),
+			DuplicateAfter: p.cfg.Rollout.DuplicateAfter,
+			Drop:           p.cfg.Rollout.OnTimeout == OnTimeoutDrop,
+		},
+		BaseDigest: p.model.Digest,
 
 		Blobs:      blobs,
 		Curriculum: p.cfg.curriculum(),

@@ -106,4 +106,3 @@ func openGroups(s replay.RunStatus) int {
 	limit := (int(s.Spec.MaxStaleness) + 1) * int(s.Spec.GroupsPerStep)
 	return max(0, limit-s.ReadyGroups-s.LeasedGroups)
 }
-

@@ -397,7 +397,7 @@ func TestReadyForAndNextExpiry(t *testing.T) {
 	require.True(t, ready(), "a finished run must not be waited for")
 	_, err := ReadyFor(s.kv, LeaseRequest{Run: "none"})
 	require.ErrorIs(t, err, ErrNotFound)
-	_, err = HasTickets(s.kv, "none")
+	_, err = HasTickets(s.kv, "none", "w", s.now)
 	require.ErrorIs(t, err, ErrNotFound)
 }
 

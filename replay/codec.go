@@ -53,7 +53,7 @@ func specToPB(s RunSpec) *pb.RunSpec {
 	return &pb.RunSpec{
 		Run: s.Run, Config: s.Config, GroupSize: s.GroupSize, GroupsPerStep: s.GroupsPerStep, MaxStaleness: s.MaxStaleness,
 		TicketTtl: int64(s.TicketTTL), MaxAttempts: s.MaxAttempts, BaseDigest: s.BaseDigest, StartAdapter: s.StartAdapter, KeepCheckpoints: s.KeepCheckpoints,
-		Tenant: s.Tenant, Blobs: s.Blobs, Curriculum: curriculumToPB(s.Curriculum),
+		Tenant: s.Tenant, Blobs: s.Blobs, Curriculum: curriculumToPB(s.Curriculum), Stragglers: stragglersToPB(s.Stragglers),
 	}
 }
 
@@ -64,7 +64,7 @@ func specFromPB(m *pb.RunSpec) RunSpec {
 	return RunSpec{
 		Run: m.Run, Config: m.Config, GroupSize: m.GroupSize, GroupsPerStep: m.GroupsPerStep, MaxStaleness: m.MaxStaleness,
 		TicketTTL: time.Duration(m.TicketTtl), MaxAttempts: m.MaxAttempts, BaseDigest: m.BaseDigest, StartAdapter: m.StartAdapter, KeepCheckpoints: m.KeepCheckpoints,
-		Tenant: m.Tenant, Blobs: m.Blobs, Curriculum: curriculumFromPB(m.Curriculum),
+		Tenant: m.Tenant, Blobs: m.Blobs, Curriculum: curriculumFromPB(m.Curriculum), Stragglers: stragglersFromPB(m.Stragglers),
 	}
 }
 

@@ -78,6 +78,9 @@ type AppendResult struct {
 	// it does. Nothing of it is kept: append it again later. Append returns
 	// the results and an error wrapping ErrBusy when there is one.
 	Busy string
+	// Closed: the record's group wants no further member; what is still being
+	// rolled out of it can be abandoned.
+	Closed bool
 }
 
 // Ticket is the right to roll out one group until Expires.
@@ -120,6 +123,7 @@ type RunSpec struct {
 	Blobs []string
 	// Curriculum picks the groups' tasks; nil = in the order of the stream.
 	Curriculum *Curriculum
+	Stragglers Stragglers
 	// KeepCheckpoints is for how many of the last steps the checkpoints are
 	// kept: those steps can be recomputed. 0 keeps all. Adapters and logs stay.
 	KeepCheckpoints uint32
@@ -286,7 +290,9 @@ type Store interface {
 	// Commit consumes the lease and publishes the step's adapter as one
 	// decision (P2). Version must be the latest plus one, Step above the last,
 	// PrevCheckpoint the last step's Checkpoint. The same record again is a
-	// success that changes nothing.
+	// success that changes nothing. A record with Lease 0 trained nothing: it
+	// rolls the run back to the policy and checkpoint it names, and what older
+	// versions sampled is dropped as stale.
 	Commit(ctx context.Context, step StepRecord) error
 	// Release returns the groups untouched; drop consumes them untrained with
 	// a counted reason instead ("" = return).

@@ -205,12 +205,14 @@ func (f *fold) mustGroup(run, group string) (*pb.GroupState, error) {
 }
 
 // after is the end of a duration from now, without overflow.
-func (f *fold) after(d time.Duration) int64 {
+func (f *fold) after(d time.Duration) int64 { return endOf(f.now, d) }
+
+func endOf(now int64, d time.Duration) int64 {
 	const far = int64(1) << 62
-	if int64(d) > far-f.now {
+	if int64(d) > far-now {
 		return far
 	}
-	return f.now + int64(d)
+	return now + int64(d)
 }
 
 // expire handles what has run out by now: leases return their groups untouched,
@@ -269,7 +271,11 @@ func (f *fold) expire() error {
 		if err != nil {
 			return err
 		}
-		if err := f.expireTicket(r, g); err != nil {
+		end := f.expireTicket
+		if g.Twin != "" && string(d.key) == string(expiryKey(g.TwinExpires, d.e.Run, d.e.Group, 0)) {
+			end = func(r *runState, g *pb.GroupState) error { return firstError(f.endTwin(r, g), f.putGroup(r.run, g)) }
+		}
+		if err := end(r, g); err != nil {
 			return err
 		}
 	}

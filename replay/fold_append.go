@@ -132,7 +132,7 @@ func (f *fold) appendItem(it *Item) (AppendResult, error) {
 		if !taken {
 			r.Late++
 		}
-		return AppendResult{Duplicate: true}, nil
+		return AppendResult{Duplicate: true, Closed: !open}, nil
 	}
 	if busy, err := f.overQuota(r, it); err != nil || busy != nil {
 		return orNone(busy), err
@@ -141,10 +141,10 @@ func (f *fold) appendItem(it *Item) (AppendResult, error) {
 	if err := f.storeItem(r, it); err != nil {
 		return AppendResult{}, err
 	}
-	if len(g.Members) < int(g.Size) {
+	if !enough(r, g) {
 		return AppendResult{}, f.putGroup(r.run, g)
 	}
-	return AppendResult{}, f.complete(r, g, it)
+	return AppendResult{Closed: true}, f.complete(r, g, it)
 }
 
 func orNone(r *AppendResult) AppendResult {

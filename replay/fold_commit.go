@@ -27,6 +27,9 @@ func (f *fold) commitStep(s StepRecord) error {
 		}
 		return refuse(ErrStale, "step %d of run %q is already committed, by lease %d (reload the last checkpoint)", s.Step, s.Run, old.Lease)
 	}
+	if s.Lease == 0 {
+		return f.steer(r, s)
+	}
 	l, err := f.liveLease(s.Run, s.Lease)
 	if err != nil {
 		return err
@@ -51,6 +54,31 @@ func (f *fold) commitStep(s StepRecord) error {
 	if err := f.consume(r, l); err != nil {
 		return err
 	}
+	return f.publish(r, s)
+}
+
+// steer publishes a policy that no lease produced: a rollback to an earlier
+// one. Tokens of the versions before it are not trained any more: they are those
+// of a policy that was left.
+func (f *fold) steer(r *runState, s StepRecord) error {
+	if len(s.LogIDs) > 0 || len(s.Groups) > 0 {
+		return refuse(ErrInvalid, "step %d of run %q: without a lease it trains nothing, but it names %d logs and %d groups", s.Step, s.Run, len(s.LogIDs), len(s.Groups))
+	}
+	if !r.HasStep || r.Finished {
+		return refuse(ErrStale, "step %d of run %q: no lease 0, and only a run that has steps and is not finished can be rolled back", s.Step, s.Run)
+	}
+	if s.Version != r.LatestVersion+1 {
+		return refuse(ErrStale, "step %d of run %q: Version = %d, the latest policy is %d", s.Step, s.Run, s.Version, r.LatestVersion)
+	}
+	if err := f.checkNext(r, s); err != nil {
+		return err
+	}
+	r.Floor = s.Version
+	return f.publish(r, s)
+}
+
+// publish records a step and its policy.
+func (f *fold) publish(r *runState, s StepRecord) error {
 	if s.Committed.IsZero() {
 		s.Committed = fromNanos(f.now)
 	}
@@ -61,6 +89,30 @@ func (f *fold) commitStep(s StepRecord) error {
 	)
 }
 
+// checkNext refuses a record that does not follow the run's last step.
+func (f *fold) checkNext(r *runState, s StepRecord) error {
+	if r.HasStep {
+		last, err := step(f.kv, s.Run, r.LastStep)
+		if err != nil {
+			return unexpected(err)
+		}
+		if s.Step <= last.Step {
+			return refuse(ErrStale, "step %d of run %q: the last step is %d", s.Step, s.Run, last.Step)
+		}
+		if s.PrevCheckpoint != last.Checkpoint {
+			return refuse(ErrStale, "step %d of run %q: PrevCheckpoint = %q, step %d produced %q (reload the last checkpoint)",
+				s.Step, s.Run, s.PrevCheckpoint, last.Step, last.Checkpoint)
+		}
+	}
+	if err := errors.Join(checkID("Adapter", s.Adapter), checkID("Checkpoint", s.Checkpoint)); err != nil {
+		return refuse(ErrInvalid, "step %d of run %q: %w", s.Step, s.Run, err)
+	}
+	if n := proto.Size(stepToPB(&s)); n > maxStepBytes {
+		return refuse(ErrInvalid, "step %d of run %q: record of %d bytes, want at most %d (fewer groups a step, shorter ids)", s.Step, s.Run, n, maxStepBytes)
+	}
+	return nil
+}
+
 // checkStep refuses a step that is not the next of its run, or names what its
 // lease does not hold. It returns the members of the lease's groups.
 func (f *fold) checkStep(r *runState, l *pb.LeaseState, s StepRecord) ([]*pb.Member, error) {
@@ -68,24 +120,8 @@ func (f *fold) checkStep(r *runState, l *pb.LeaseState, s StepRecord) ([]*pb.Mem
 		return nil, refuse(ErrStale, "step %d of run %q: Version = %d with a lease at version %d, the latest policy is %d",
 			s.Step, s.Run, s.Version, l.LearnerVersion, r.LatestVersion)
 	}
-	if r.HasStep {
-		last, err := step(f.kv, s.Run, r.LastStep)
-		if err != nil {
-			return nil, unexpected(err)
-		}
-		if s.Step <= last.Step {
-			return nil, refuse(ErrStale, "step %d of run %q: the last step is %d", s.Step, s.Run, last.Step)
-		}
-		if s.PrevCheckpoint != last.Checkpoint {
-			return nil, refuse(ErrStale, "step %d of run %q: PrevCheckpoint = %q, step %d produced %q (reload the last checkpoint)",
-				s.Step, s.Run, s.PrevCheckpoint, last.Step, last.Checkpoint)
-		}
-	}
-	if err := errors.Join(checkID("Adapter", s.Adapter), checkID("Checkpoint", s.Checkpoint)); err != nil {
-		return nil, refuse(ErrInvalid, "step %d of run %q: %w", s.Step, s.Run, err)
-	}
-	if n := proto.Size(stepToPB(&s)); n > maxStepBytes {
-		return nil, refuse(ErrInvalid, "step %d of run %q: record of %d bytes, want at most %d (fewer groups a step, shorter ids)", s.Step, s.Run, n, maxStepBytes)
+	if err := f.checkNext(r, s); err != nil {
+		return nil, err
 	}
 	members, err := f.leasedMembers(r, l)
 	if err != nil {

@@ -192,7 +192,7 @@ func (f *fold) collect(r *runState, q LeaseRequest) ([]*pb.GroupState, error) {
 			if err != nil {
 				return nil, err
 			}
-			if !stale(g, q.LearnerVersion, r.Spec.MaxStaleness) {
+			if !stale(r.RunState, g, q.LearnerVersion) {
 				picked = append(picked, g)
 				continue
 			}

@@ -42,6 +42,11 @@ func drawSpec(t *rapid.T) RunSpec {
 		MaxStaleness:  uint64(rapid.IntRange(0, 2).Draw(t, "staleness")),
 		TicketTTL:     20 * time.Second,
 		MaxAttempts:   uint32(rapid.IntRange(1, 3).Draw(t, "attempts")),
+		Stragglers: Stragglers{
+			Oversample:     uint32(rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "oversample")),
+			DuplicateAfter: time.Duration(rapid.SampledFrom([]int{0, 0, 1, 5, 19}).Draw(t, "duplicate_after")) * time.Second,
+			Drop:           rapid.Bool().Draw(t, "drop"),
+		},
 	}
 }
 
@@ -87,8 +92,12 @@ func (s *machine) take(t *rapid.T) {
 	require.Len(t, res.Tickets, len(want))
 	for i, g := range want {
 		got := res.Tickets[i]
-		require.Equal(t, Ticket{Run: "r", Table: g.table, Group: g.name, Index: g.index, GroupSize: uint32(g.size), Attempt: g.attempt,
-			Version: g.version, Greedy: g.table == "eval", Seed: got.Seed, Expires: g.expires, Done: members(g)}, got)
+		attempt, expires := g.attempt, g.expires
+		if g.twin == w {
+			attempt, expires = g.attempt+1, g.twinExpires
+		}
+		require.Equal(t, Ticket{Run: "r", Table: g.table, Group: g.name, Index: g.index, GroupSize: uint32(g.size), Attempt: attempt,
+			Version: g.version, Greedy: g.table == "eval", Seed: got.Seed, Expires: expires, Done: members(g)}, got)
 	}
 }
 
@@ -163,6 +172,12 @@ func (s *machine) appendItems(t *rapid.T) {
 		want := s.m.append(it)
 		require.Equal(t, want == "duplicate", res.Append[i].Duplicate, "%+v: model says %s", it, want)
 		require.Equal(t, want == "rejected", res.Append[i].Rejected != "", "%+v: model says %s, fold %q", it, want, res.Append[i].Rejected)
+		g := s.m.group(it.Group)
+		if open := g != nil && (g.state == "running" || g.state == "pending"); i == len(items)-1 && open {
+			require.False(t, res.Append[i].Closed, "%+v: its group goes on", it)
+		} else if want == "accepted" && i == len(items)-1 {
+			require.True(t, res.Append[i].Closed, "%+v: its group is closed", it)
+		}
 	}
 }
 
@@ -236,7 +251,7 @@ func (s *machine) commit(t *rapid.T) {
 			step.Adapter = "other"
 		}
 	} else {
-		id := s.someLease(t)
+		id := max(1, s.someLease(t)) // 0 is a rollback
 		n := uint64(len(s.m.steps))
 		step = StepRecord{Run: "r", Step: n + 1, Version: s.m.version + 1, Lease: id, Checkpoint: fmt.Sprintf("c%d", n+1),
 			Adapter: "a", Metrics: map[string]float64{"a": 1, "b": 2, "c": 3}}
@@ -312,7 +327,7 @@ func (s *machine) check(t *rapid.T) {
 	evals, _, err := ScanItems(s.kv, "r", "eval", "", 1<<20)
 	require.NoError(t, err)
 	require.Equal(t, m.appended, len(items)+len(evals))
-	some, err := HasTickets(s.kv, "r")
+	some, err := HasTickets(s.kv, "r", "probe", s.m.now)
 	require.NoError(t, err)
 	if !some {
 		clone := cloneKV(t, s.kv)
@@ -348,7 +363,7 @@ func (s *machine) fill(t *rapid.T) {
 	}
 	res := s.apply(t, AppendItemsCmd{s.now, items})
 	for i, it := range items {
-		require.Equal(t, s.m.append(it) == "accepted", res.Append[i] == AppendResult{})
+		require.Equal(t, s.m.append(it) == "accepted", res.Append[i] == AppendResult{Closed: res.Append[i].Closed})
 	}
 }
 

@@ -65,6 +65,7 @@ func (s RunSpec) Validate() error {
 		errs = append(errs, err)
 	}
 	s.Curriculum.validate(add)
+	s.Stragglers.validate(s, add)
 	if len(errs) == 0 {
 		return nil
 	}
@@ -144,6 +145,8 @@ func specDiff(have, want RunSpec) string {
 		return diff("KeepCheckpoints", have.KeepCheckpoints, want.KeepCheckpoints)
 	case !slices.Equal(have.Blobs, want.Blobs):
 		return diff("Blobs", have.Blobs, want.Blobs)
+	case have.Stragglers != want.Stragglers:
+		return diff("Stragglers", have.Stragglers, want.Stragglers)
 	case !have.Curriculum.equal(want.Curriculum):
 		return "Curriculum differs"
 	case !bytes.Equal(have.Config, want.Config):

@@ -57,12 +57,19 @@ func (f *fold) takeTickets(c TakeTicketsCmd) ([]Ticket, error) {
 			return nil, err
 		}
 		if g == nil {
-			break
-		}
-		if err := f.issue(r, g, c.Worker); err != nil {
+			if g, err = straggler(f.kv, r.RunState, c.Run, c.Worker, f.now); err != nil {
+				return nil, err
+			}
+			if g == nil {
+				break
+			}
+			if err := f.issueTwin(r, g, c.Worker); err != nil {
+				return nil, err
+			}
+		} else if err := f.issue(r, g, c.Worker); err != nil {
 			return nil, err
 		}
-		out = append(out, makeTicket(r, g))
+		out = append(out, makeTicket(r, g, c.Worker))
 		groups = append(groups, g.Group)
 	}
 	if c.RequestID == "" || len(out) == 0 {
@@ -92,8 +99,8 @@ func (f *fold) repeatTickets(r *runState, c TakeTicketsCmd) ([]Ticket, bool, err
 		if err != nil {
 			return nil, false, err
 		}
-		if g.Phase == pb.GroupPhase_GROUP_PHASE_RUNNING && g.Worker == c.Worker {
-			out = append(out, makeTicket(r, g))
+		if holds(g, c.Worker) {
+			out = append(out, makeTicket(r, g, c.Worker))
 		}
 	}
 	return out, true, nil
@@ -118,7 +125,7 @@ func (f *fold) nextGroup(r *runState) (*pb.GroupState, error) {
 	}
 	g = &pb.GroupState{
 		Group: fmt.Sprintf("%s/train/%d", r.run, r.NextIndex), Table: TableTrain,
-		Index: r.NextIndex, Size: r.Spec.GroupSize, Attempt: 1,
+		Index: r.NextIndex, Size: r.Spec.GroupSize + r.Spec.GetStragglers().GetOversample(), Attempt: 1,
 	}
 	if c := curriculumFromPB(r.Spec.Curriculum); c != nil {
 		task, err := f.pickTask(r, c, g.Index)
@@ -153,7 +160,7 @@ func (f *fold) popPending(r *runState, class uint64) (*pb.GroupState, error) {
 		if err := f.kv.Delete(at); err != nil {
 			return nil, err
 		}
-		if class == classTrain && stale(g, r.LatestVersion, r.Spec.MaxStaleness) {
+		if class == classTrain && stale(r.RunState, g, r.LatestVersion) {
 			r.OpenGroups--
 			if err := f.drop(r, g, dropStale); err != nil {
 				return nil, err
@@ -164,10 +171,16 @@ func (f *fold) popPending(r *runState, class uint64) (*pb.GroupState, error) {
 	}
 }
 
-// stale says whether a member's oldest token is out of bounds at version.
-// Members without tokens have no version.
-func stale(g *pb.GroupState, version, bound uint64) bool {
-	return staleMembers(g.Members, version, bound)
+// stale says whether a member's oldest token is out of the run's bound at
+// version, or older than what the run was rolled back to. Members without tokens
+// have no version.
+func stale(r *pb.RunState, g *pb.GroupState, version uint64) bool {
+	for _, m := range g.Members {
+		if m.Tokens > 0 && m.MinVersion < r.Floor {
+			return true
+		}
+	}
+	return staleMembers(g.Members, version, r.Spec.MaxStaleness)
 }
 
 func staleMembers(members []*pb.Member, version, bound uint64) bool {
@@ -195,9 +208,10 @@ func (f *fold) issue(r *runState, g *pb.GroupState, worker string) error {
 	)
 }
 
-// takeBack undoes issue, leaving g in no queue.
+// takeBack undoes issue, leaving g in no queue and with no worker.
 func (f *fold) takeBack(r *runState, g *pb.GroupState) error {
 	err := firstError(
+		f.endTwin(r, g),
 		f.countTicket(r, -1),
 		f.kv.Delete(ticketKey(r.run, g.Worker, g.Group)),
 		f.dropExpiry(g.Expires, r.run, g.Group, 0),
@@ -232,9 +246,12 @@ func (f *fold) drop(r *runState, g *pb.GroupState, reason string) error {
 	return f.putGroup(r.run, g)
 }
 
-// expireTicket moves a group whose ticket ran out to its next attempt, or
-// closes it after the last.
+// expireTicket moves a group whose ticket ran out to its twin or its next
+// attempt, or closes it after the last.
 func (f *fold) expireTicket(r *runState, g *pb.GroupState) error {
+	if g.Twin != "" {
+		return f.promote(r, g)
+	}
 	if err := f.takeBack(r, g); err != nil {
 		return err
 	}
@@ -249,7 +266,7 @@ func (f *fold) expireTicket(r *runState, g *pb.GroupState) error {
 	switch {
 	case len(g.Members) > 0 && allMembersFailed(g.Members):
 		return f.drop(r, g, dropAllFailed)
-	case len(g.Members) < 2:
+	case len(g.Members) < 2, r.Spec.GetStragglers().GetDrop():
 		return f.drop(r, g, dropExpired)
 	}
 	r.ShrunkGroups++
@@ -300,13 +317,18 @@ func (f *fold) returnTicket(c ReturnTicketCmd) error {
 		if !ok {
 			return refuse(ErrNotFound, "group %q of run %q", name, c.Run)
 		}
-		if g.Phase != pb.GroupPhase_GROUP_PHASE_RUNNING || g.Worker != c.Worker {
+		if !holds(g, c.Worker) {
 			return refuse(ErrStale, "worker %q does not hold group %q of run %q", c.Worker, name, c.Run)
 		}
 		// What a crashed worker held counts as an attempt: a task that kills its
 		// workers must come to an end too.
 		giveBack := func() error { return firstError(f.takeBack(r, g), f.wait(r, g)) }
-		if c.Group == "" {
+		switch {
+		case g.Worker != c.Worker:
+			giveBack = func() error { return firstError(f.endTwin(r, g), f.putGroup(r.run, g)) }
+		case g.Twin != "":
+			giveBack = func() error { return f.promote(r, g) }
+		case c.Group == "":
 			giveBack = func() error { return f.expireTicket(r, g) }
 		}
 		if err := giveBack(); err != nil {
@@ -327,10 +349,14 @@ func (f *fold) ticketsOf(run, worker string) ([]string, error) {
 	return groups, err
 }
 
-func makeTicket(r *runState, g *pb.GroupState) Ticket {
+// makeTicket is what worker, who holds g, is told.
+func makeTicket(r *runState, g *pb.GroupState, worker string) Ticket {
 	t := Ticket{
 		Run: r.run, Table: g.Table, Group: g.Group, Index: g.Index, GroupSize: g.Size, Attempt: g.Attempt,
 		Version: g.Version, Greedy: g.Table == TableEval, Seed: ticketSeed(g.Table, g.Index), Expires: fromNanos(g.Expires), Task: g.Task,
+	}
+	if g.Twin == worker {
+		t.Attempt, t.Expires = g.Attempt+1, fromNanos(g.TwinExpires)
 	}
 	for _, m := range g.Members {
 		t.Done = append(t.Done, m.Member)

@@ -42,6 +42,41 @@ type modelGroup struct {
 	expires time.Time
 	lease   uint64
 	items   map[uint32]Item
+
+	twin        string
+	twinExpires time.Time
+}
+
+func (g *modelGroup) heldBy(worker string) bool {
+	return g.state == "running" && (g.worker == worker || g.twin == worker)
+}
+
+// enough says whether a group is complete.
+func (m *model) enough(g *modelGroup) bool {
+	good := 0
+	for _, it := range g.items {
+		if !isFailed(it) {
+			good++
+		}
+	}
+	return len(g.items) == g.size || g.table == "train" && m.spec.Stragglers.Oversample > 0 && good >= int(m.spec.GroupSize)
+}
+
+// slowest is the running group whose ticket ends first of those that may have a
+// second worker.
+func (m *model) slowest(worker string) *modelGroup {
+	after := m.spec.Stragglers.DuplicateAfter
+	var best *modelGroup
+	for _, g := range m.groups {
+		if after == 0 || g.state != "running" || g.twin != "" || g.worker == worker || g.attempt >= m.spec.MaxAttempts ||
+			g.expires.After(m.now.Add(m.spec.TicketTTL-after)) || g.table == "train" && g.staleAt(m.version, m.spec.MaxStaleness) {
+			continue
+		}
+		if best == nil || g.expires.Before(best.expires) || g.expires.Equal(best.expires) && g.name < best.name {
+			best = g
+		}
+	}
+	return best
 }
 
 type modelLease struct {
@@ -127,6 +162,15 @@ func (m *model) pass(now time.Time) {
 		if g.state == "running" && !g.expires.After(now) {
 			dues = append(dues, due{g.expires, func() { m.expire(g) }})
 		}
+		if at := g.twinExpires; g.state == "running" && g.twin != "" && !at.After(now) {
+			dues = append(dues, due{at, func() {
+				if g.twin != "" { // else it is the first worker by now
+					g.twin = ""
+					return
+				}
+				m.expire(g)
+			}})
+		}
 	}
 	sort.SliceStable(dues, func(i, j int) bool { return dues[i].at.Before(dues[j].at) })
 	for _, d := range dues {
@@ -135,6 +179,11 @@ func (m *model) pass(now time.Time) {
 }
 
 func (m *model) expire(g *modelGroup) {
+	if g.twin != "" {
+		g.worker, g.expires, g.twin = g.twin, g.twinExpires, ""
+		g.attempt++
+		return
+	}
 	g.worker = ""
 	switch {
 	case g.attempt < m.spec.MaxAttempts:
@@ -147,7 +196,7 @@ func (m *model) expire(g *modelGroup) {
 		e.failed++
 	case g.allFailed():
 		m.dropGroup(g, "all_failed")
-	case len(g.items) < 2:
+	case len(g.items) < 2 || m.spec.Stragglers.Drop:
 		m.dropGroup(g, "expired")
 	default:
 		m.shrunk++
@@ -190,7 +239,7 @@ func (m *model) take(worker string, n int, id string) []*modelGroup {
 	if l := m.last[worker]; id != "" && l.id == id {
 		var out []*modelGroup
 		for _, g := range l.groups {
-			if g.state == "running" && g.worker == worker {
+			if g.heldBy(worker) {
 				out = append(out, g)
 			}
 		}
@@ -200,7 +249,12 @@ func (m *model) take(worker string, n int, id string) []*modelGroup {
 	for len(out) < n && !m.finished {
 		g := m.pick()
 		if g == nil {
-			break
+			if g = m.slowest(worker); g == nil {
+				break
+			}
+			g.twin, g.twinExpires = worker, m.now.Add(m.spec.TicketTTL)
+			out = append(out, g)
+			continue
 		}
 		g.state, g.worker, g.expires = "running", worker, m.now.Add(m.spec.TicketTTL)
 		if g.table == "train" {
@@ -244,7 +298,7 @@ func (m *model) pick() *modelGroup {
 	if m.count("train", "pending", "running", "ready", "leased") >= int(m.spec.MaxStaleness+1)*int(m.spec.GroupsPerStep) {
 		return nil
 	}
-	g := &modelGroup{name: fmt.Sprintf("r/train/%d", m.next), table: "train", index: m.next, size: int(m.spec.GroupSize),
+	g := &modelGroup{name: fmt.Sprintf("r/train/%d", m.next), table: "train", index: m.next, size: int(m.spec.GroupSize + m.spec.Stragglers.Oversample),
 		attempt: 1, items: map[uint32]Item{}}
 	m.next++
 	m.groups = append(m.groups, g)
@@ -263,7 +317,10 @@ func (m *model) group(name string) *modelGroup {
 func (m *model) returnTicket(worker, group string) error {
 	if group == "" {
 		for _, g := range m.groups {
-			if g.state == "running" && g.worker == worker {
+			switch {
+			case g.heldBy(worker) && g.worker != worker:
+				g.twin = ""
+			case g.heldBy(worker):
 				m.expire(g)
 			}
 		}
@@ -273,8 +330,15 @@ func (m *model) returnTicket(worker, group string) error {
 	if g == nil {
 		return ErrNotFound
 	}
-	if g.state != "running" || g.worker != worker {
+	switch {
+	case !g.heldBy(worker):
 		return ErrStale
+	case g.worker != worker:
+		g.twin = ""
+		return nil
+	case g.twin != "":
+		m.expire(g)
+		return nil
 	}
 	g.state, g.worker = "pending", ""
 	return nil
@@ -310,10 +374,10 @@ func (m *model) append(it Item) string {
 		m.failed++
 	}
 	g.items[it.Member] = it
-	if len(g.items) < g.size {
+	if !m.enough(g) {
 		return "accepted"
 	}
-	g.worker = ""
+	g.worker, g.twin = "", ""
 	switch {
 	case g.table == "eval":
 		g.state = "consumed"

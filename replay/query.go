@@ -3,6 +3,7 @@ package replay
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -201,7 +202,7 @@ func ScanItems(kv Reader, run, table, cursor string, limit int) ([]Item, string,
 
 // HasTickets says whether TakeTickets would hand something out now, so that
 // waiting costs no log entries. Tickets about to expire don't count.
-func HasTickets(kv Reader, run string) (bool, error) {
+func HasTickets(kv Reader, run, worker string, now time.Time) (bool, error) {
 	r, err := readRun(kv, run)
 	if err != nil || r.Finished {
 		return false, err
@@ -218,7 +219,8 @@ func HasTickets(kv Reader, run string) (bool, error) {
 			return some, err
 		}
 	}
-	return false, nil
+	g, err := straggler(kv, r, run, worker, nanos(now))
+	return g != nil, err
 }
 
 // ReadyFor says whether a lease request may succeed now: whether enough groups

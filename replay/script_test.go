@@ -27,11 +27,11 @@ var epoch = time.Unix(1_700_000_000, 0).UTC()
 // key=value ...", its output follows after "----" up to an empty line:
 //
 //	at T                                  set the clock to epoch + T
-//	create size= per_step= staleness= ttl= attempts=
+//	create size= per_step= staleness= ttl= attempts= [oversample= duplicate_after= drop=true]
 //	finish | tick
 //	take worker= n= [id=]                 tickets
 //	return worker= [group=]
-//	append group= members=a,b [table= id= v= max= status= cause= reward= tokens= attempt=]
+//	append group= members=a,b [table= id= v= max= status= cause= reward= tokens= attempt= closed=show]
 //	lease groups= version= [holder= ttl=]
 //	extend lease= ttl= | release lease= [drop=]
 //	commit step= version= lease= [prev= ckpt= logs= groups=]
@@ -130,7 +130,9 @@ func (s *script) exec(verb string, a args) (string, error) {
 		size := uint32(a.num("size", 2))
 		_, err := s.apply(CreateRunCmd{s.now, RunSpec{Run: "r", GroupSize: size, GroupsPerStep: uint32(a.num("per_step", 2)),
 			MaxStaleness: a.num("staleness", 0), TicketTTL: a.dur("ttl", time.Minute), MaxAttempts: uint32(a.num("attempts", 2)),
-			Config: []byte(a.str("config", ""))}})
+			Config:     []byte(a.str("config", "")),
+			Stragglers: Stragglers{Oversample: uint32(a.num("oversample", 0)), DuplicateAfter: a.dur("duplicate_after", 0), Drop: a.str("drop", "") == "true"}}})
+		size += uint32(a.num("oversample", 0))
 		if err == nil {
 			s.gs = size
 		}
@@ -171,6 +173,9 @@ func (s *script) exec(verb string, a args) (string, error) {
 			default:
 				fmt.Fprintf(&b, "%s accepted\n", items[i].LogID)
 			}
+			if r.Closed && a.str("closed", "") != "" {
+				fmt.Fprintf(&b, "  closed\n")
+			}
 		}
 		return b.String(), err
 	case "lease":
@@ -209,7 +214,7 @@ func (s *script) exec(verb string, a args) (string, error) {
 		step := StepRecord{Run: "r", Step: a.num("step", 1), Version: a.num("version", 1), Lease: a.num("lease", 1),
 			PrevCheckpoint: a.str("prev", ""), Checkpoint: a.str("ckpt", "c"+a.str("step", "1")), Adapter: "a" + a.str("version", "1"),
 			Metrics: map[string]float64{"loss": 1, "kl": 2}}
-		if s.last != nil {
+		if s.last != nil && step.Lease != 0 {
 			for _, g := range s.last.Groups {
 				step.Groups = append(step.Groups, g.Group)
 				for _, it := range g.Items {

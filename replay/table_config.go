@@ -173,7 +173,7 @@ func (f *fold) expireItems(t *tableState) error {
 
 // later is a moment plus a duration, without overflow.
 func later(at int64, d table.Duration) int64 {
-	return (&fold{now: at}).after(time.Duration(d))
+	return endOf(at, time.Duration(d))
 }
 
 func (f *fold) reindex(t *tableState) error {

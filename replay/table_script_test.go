@@ -44,7 +44,7 @@ func (s *script) tableVerb(verb string, a args) (out string, err error, ok bool)
 		if err != nil {
 			return "", err, true
 		}
-		return fmt.Sprintf("%+v\n", res.Append[0]), nil, true
+		return fmt.Sprintf("{Duplicate:%v Rejected:%s Busy:%s}\n", res.Append[0].Duplicate, res.Append[0].Rejected, res.Append[0].Busy), nil, true
 	case "priorities":
 		var ups []GroupPriority
 		for _, p := range strings.Split(a.str("set", ""), ",") {
@@ -89,7 +89,7 @@ func (s *script) tableVerb(verb string, a args) (out string, err error, ok bool)
 		}
 		res, err := s.apply(c)
 		for _, r := range res.Append {
-			fmt.Fprintf(&b, "%+v\n", r)
+			fmt.Fprintf(&b, "{Duplicate:%v Rejected:%s Busy:%s}\n", r.Duplicate, r.Rejected, r.Busy)
 		}
 		return b.String(), err, true
 	case "tail":

@@ -115,7 +115,7 @@ func TestQuotaOfTickets(t *testing.T) {
 	out := take("run-a")
 	require.Len(t, out, 2)
 	require.Empty(t, take("run-a"))
-	some, err := HasTickets(w.kv, "run-a")
+	some, err := HasTickets(w.kv, "run-a", "w", epoch)
 	require.NoError(t, err)
 	require.False(t, some, "a worker that waits must not ask the fold again and again")
 	require.Len(t, take("run-b"), 8)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"lukechampine.com/blake3"
@@ -61,42 +62,53 @@ func (w *Worker) group(ctx context.Context, t replay.Ticket, spec replay.RunSpec
 			return
 		}
 	}
+	// wanted ends when the store has what it wants of the group: other members,
+	// oversampled or another worker's too, are abandoned then.
+	wanted, close := context.WithCancelCause(ctx)
+	defer close(nil)
 	var wg sync.WaitGroup
-	var mu sync.Mutex
-	unfinished := 0
+	var unfinished atomic.Int64
 	for _, m := range members {
 		wg.Go(func() {
-			log, err := w.member(ctx, t, m, task, taskErr, policy, deadline)
+			log, err := w.member(wanted, t, m, task, taskErr, policy, deadline)
+			closed := false
 			if err == nil {
-				err = w.append(log, keep)
+				closed, err = w.append(log, keep)
 			}
-			if err != nil {
+			switch {
+			case closed:
+				close(errClosed)
+			case errors.Is(context.Cause(wanted), errClosed): // nobody misses it
+				w.count(func(h *Heartbeat) { h.Abandoned++ })
+			case err != nil:
 				if ctx.Err() == nil {
 					w.report("rollout", err)
 				}
-				mu.Lock()
-				unfinished++
-				mu.Unlock()
+				unfinished.Add(1)
 			}
 		})
 	}
 	wg.Wait()
-	if unfinished > 0 {
+	if unfinished.Load() > 0 && !errors.Is(context.Cause(wanted), errClosed) {
 		w.giveBack(ctx, t)
 	}
 }
 
+// errClosed: the group has all the members it wants.
+var errClosed = errors.New("the group is complete")
+
 // append records a log. One that the store can never take is recorded as failed
 // with the store's reason instead: rolled out again it would be rejected again.
-func (w *Worker) append(log *eventlog.Log, keep time.Time) error {
-	err := w.out.append(log, keep)
+// closed says that its group wants no more.
+func (w *Worker) append(log *eventlog.Log, keep time.Time) (closed bool, err error) {
+	closed, err = w.out.append(log, keep)
 	if !errors.Is(err, replay.ErrInvalid) {
-		return err
+		return closed, err
 	}
 	w.report("append", err)
 	failed, ferr := failedLog(Request{ID: log.ID, Meta: log.Meta}, Task{ID: log.Meta.Task, Source: log.Meta.Source}, w.parts.Now(), "store: "+err.Error())
 	if ferr != nil {
-		return errors.Join(err, ferr)
+		return false, errors.Join(err, ferr)
 	}
 	return w.out.append(failed, keep)
 }

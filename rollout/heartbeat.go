@@ -20,8 +20,10 @@ type Heartbeat struct {
 	Members int    // rollouts in flight
 	// Counters since the worker started.
 	Rollouts, Failed, Appended, Duplicates, Rejected, Lost uint64
-	Engine                                                 EngineStats // zero when the engine keeps none
-	Loop                                                   LoopStats
+	// Abandoned rollouts of groups that became complete without them.
+	Abandoned uint64
+	Engine    EngineStats // zero when the engine keeps none
+	Loop      LoopStats
 	// TokensPerSecond is sampled tokens over the interval since the last
 	// heartbeat.
 	TokensPerSecond float64

@@ -23,7 +23,13 @@ type outbox struct {
 type parcel struct {
 	rec    replay.Record
 	keep   time.Time // no use after that
-	result chan error
+	result chan settled
+}
+
+// settled is how an append ended: the group wants no more, or an error.
+type settled struct {
+	closed bool
+	err    error
 }
 
 // batchLimit bounds one append, in logs.
@@ -33,22 +39,23 @@ func newOutbox(w *Worker) *outbox {
 	return &outbox{w: w, in: make(chan *parcel), done: make(chan struct{})}
 }
 
-// append returns once the store has the log, or no longer wants it. An error
-// means that the log is lost: it could not be encoded, was rejected, or the
-// worker stopped first.
-func (o *outbox) append(log *eventlog.Log, keep time.Time) error {
+// append returns once the store has the log, or no longer wants it; closed says
+// that it wants no more of its group. An error means that the log is lost: it
+// could not be encoded, was rejected, or the worker stopped first.
+func (o *outbox) append(log *eventlog.Log, keep time.Time) (closed bool, err error) {
 	data, err := eventlog.Encode(log)
 	if err != nil {
 		o.w.count(func(h *Heartbeat) { h.Lost++ })
-		return fmt.Errorf("encode log %s: %w", log.ID, err)
+		return false, fmt.Errorf("encode log %s: %w", log.ID, err)
 	}
-	p := &parcel{rec: replay.Record{Item: ItemOf(log, len(data)), Bytes: data}, keep: keep, result: make(chan error, 1)}
+	p := &parcel{rec: replay.Record{Item: ItemOf(log, len(data)), Bytes: data}, keep: keep, result: make(chan settled, 1)}
 	select {
 	case o.in <- p:
-		return <-p.result
+		out := <-p.result
+		return out.closed, out.err
 	case <-o.done:
 		o.w.count(func(h *Heartbeat) { h.Lost++ })
-		return fmt.Errorf("append log %s: the worker stopped", log.ID)
+		return false, fmt.Errorf("append log %s: the worker stopped", log.ID)
 	}
 }
 
@@ -94,7 +101,7 @@ func (o *outbox) send(ctx context.Context, batch []*parcel) {
 					busy = append(busy, p)
 					continue
 				}
-				p.result <- o.settle(p.rec.Item, results[i])
+				p.result <- settled{results[i].Closed, o.settle(p.rec.Item, results[i])}
 			}
 			if batch = busy; len(batch) == 0 {
 				return
@@ -118,7 +125,7 @@ func (o *outbox) send(ctx context.Context, batch []*parcel) {
 		for _, p := range batch {
 			if ctx.Err() != nil || errors.Is(err, replay.ErrInvalid) || w.parts.Now().After(p.keep) {
 				w.count(func(h *Heartbeat) { h.Lost++ })
-				p.result <- fmt.Errorf("append log %s: %w", p.rec.Item.LogID, err)
+				p.result <- settled{err: fmt.Errorf("append log %s: %w", p.rec.Item.LogID, err)}
 				continue
 			}
 			rest = append(rest, p)

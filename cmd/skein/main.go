@@ -89,7 +89,7 @@ Start here:
 	root.PersistentFlags().BoolVar(&g.json, "json", false, "progress on stderr, one JSON object as the last line of stdout")
 	root.PersistentFlags().BoolVarP(&g.verbose, "verbose", "v", false, "log what every part does")
 	root.AddCommand(
-		newQuickstart(g), newTrain(g), newUp(g), newNode(g), newCluster(g), newServe(g), newStatus(g), newTop(g), newDebug(g),
+		newQuickstart(g), newTrain(g), newUp(g), newNode(g), newCluster(g), newServe(g), newStatus(g), newTop(g), newDebug(g), newRollback(g),
 		newLog(g), newReplay(g), newTenant(g), newModel(g), newVerify(g), newDoctor(g), newDev(g),
 	)
 	return root

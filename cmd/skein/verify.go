@@ -44,7 +44,9 @@ reads the rows again; rows that have changed are refused by digest.`,
 				return err
 			}
 			err = g.result(rep, func() {
-				if rep.From != nil {
+				if rep.From != nil && rep.Rows == 0 {
+					fmt.Printf("step %d of run %s (policy version %d) rolled back to step %d and trained nothing\n", rep.Step, rep.Run, rep.Version, *rep.From)
+				} else if rep.From != nil {
 					fmt.Printf("step %d of run %s, of %d rows, recomputed after step %d\n", rep.Step, rep.Run, rep.Rows, *rep.From)
 				} else {
 					fmt.Printf("step %d of run %s (policy version %d), from %d logs\n", rep.Step, rep.Run, rep.Version, rep.LogsVerified)

@@ -432,6 +432,7 @@ type AppendResult struct {
 	Duplicate     bool                   `protobuf:"varint,1,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
 	Rejected      string                 `protobuf:"bytes,2,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	Busy          string                 `protobuf:"bytes,3,opt,name=busy,proto3" json:"busy,omitempty"`
+	Closed        bool                   `protobuf:"varint,4,opt,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -485,6 +486,13 @@ func (x *AppendResult) GetBusy() string {
 		return x.Busy
 	}
 	return ""
+}
+
+func (x *AppendResult) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
 }
 
 type Ticket struct {
@@ -634,6 +642,7 @@ type RunSpec struct {
 	Tenant          string                 `protobuf:"bytes,11,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	Blobs           []string               `protobuf:"bytes,12,rep,name=blobs,proto3" json:"blobs,omitempty"`
 	Curriculum      *Curriculum            `protobuf:"bytes,13,opt,name=curriculum,proto3" json:"curriculum,omitempty"`
+	Stragglers      *Stragglers            `protobuf:"bytes,14,opt,name=stragglers,proto3" json:"stragglers,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -759,6 +768,73 @@ func (x *RunSpec) GetCurriculum() *Curriculum {
 	return nil
 }
 
+func (x *RunSpec) GetStragglers() *Stragglers {
+	if x != nil {
+		return x.Stragglers
+	}
+	return nil
+}
+
+type Stragglers struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Oversample     uint32                 `protobuf:"varint,1,opt,name=oversample,proto3" json:"oversample,omitempty"`
+	DuplicateAfter int64                  `protobuf:"varint,2,opt,name=duplicate_after,json=duplicateAfter,proto3" json:"duplicate_after,omitempty"` // nanoseconds
+	Drop           bool                   `protobuf:"varint,3,opt,name=drop,proto3" json:"drop,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Stragglers) Reset() {
+	*x = Stragglers{}
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stragglers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stragglers) ProtoMessage() {}
+
+func (x *Stragglers) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stragglers.ProtoReflect.Descriptor instead.
+func (*Stragglers) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Stragglers) GetOversample() uint32 {
+	if x != nil {
+		return x.Oversample
+	}
+	return 0
+}
+
+func (x *Stragglers) GetDuplicateAfter() int64 {
+	if x != nil {
+		return x.DuplicateAfter
+	}
+	return 0
+}
+
+func (x *Stragglers) GetDrop() bool {
+	if x != nil {
+		return x.Drop
+	}
+	return false
+}
+
 type Curriculum struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tasks         uint64                 `protobuf:"varint,1,opt,name=tasks,proto3" json:"tasks,omitempty"`
@@ -772,7 +848,7 @@ type Curriculum struct {
 
 func (x *Curriculum) Reset() {
 	*x = Curriculum{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -784,7 +860,7 @@ func (x *Curriculum) String() string {
 func (*Curriculum) ProtoMessage() {}
 
 func (x *Curriculum) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[6]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -797,7 +873,7 @@ func (x *Curriculum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Curriculum.ProtoReflect.Descriptor instead.
 func (*Curriculum) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Curriculum) GetTasks() uint64 {
@@ -845,7 +921,7 @@ type CurriculumPhase struct {
 
 func (x *CurriculumPhase) Reset() {
 	*x = CurriculumPhase{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +933,7 @@ func (x *CurriculumPhase) String() string {
 func (*CurriculumPhase) ProtoMessage() {}
 
 func (x *CurriculumPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[7]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +946,7 @@ func (x *CurriculumPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CurriculumPhase.ProtoReflect.Descriptor instead.
 func (*CurriculumPhase) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CurriculumPhase) GetStep() uint64 {
@@ -901,7 +977,7 @@ type LeasedGroup struct {
 
 func (x *LeasedGroup) Reset() {
 	*x = LeasedGroup{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +989,7 @@ func (x *LeasedGroup) String() string {
 func (*LeasedGroup) ProtoMessage() {}
 
 func (x *LeasedGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[8]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +1002,7 @@ func (x *LeasedGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasedGroup.ProtoReflect.Descriptor instead.
 func (*LeasedGroup) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LeasedGroup) GetGroup() string {
@@ -984,7 +1060,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1072,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[9]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1085,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Lease) GetId() uint64 {
@@ -1066,7 +1142,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1154,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[10]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1167,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StepRecord) GetRun() string {
@@ -1183,7 +1259,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1271,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[11]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1284,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Policy) GetRun() string {
@@ -1266,7 +1342,7 @@ type RunStatus struct {
 
 func (x *RunStatus) Reset() {
 	*x = RunStatus{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1278,7 +1354,7 @@ func (x *RunStatus) String() string {
 func (*RunStatus) ProtoMessage() {}
 
 func (x *RunStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[12]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1291,7 +1367,7 @@ func (x *RunStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStatus.ProtoReflect.Descriptor instead.
 func (*RunStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RunStatus) GetSpec() *RunSpec {
@@ -1439,7 +1515,7 @@ type EvalRequest struct {
 
 func (x *EvalRequest) Reset() {
 	*x = EvalRequest{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1527,7 @@ func (x *EvalRequest) String() string {
 func (*EvalRequest) ProtoMessage() {}
 
 func (x *EvalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[13]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1540,7 @@ func (x *EvalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalRequest.ProtoReflect.Descriptor instead.
 func (*EvalRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EvalRequest) GetRun() string {
@@ -1510,7 +1586,7 @@ type EvalStatus struct {
 
 func (x *EvalStatus) Reset() {
 	*x = EvalStatus{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1522,7 +1598,7 @@ func (x *EvalStatus) String() string {
 func (*EvalStatus) ProtoMessage() {}
 
 func (x *EvalStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[14]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1535,7 +1611,7 @@ func (x *EvalStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalStatus.ProtoReflect.Descriptor instead.
 func (*EvalStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EvalStatus) GetRequested() int64 {
@@ -1616,7 +1692,7 @@ type TableStatus struct {
 
 func (x *TableStatus) Reset() {
 	*x = TableStatus{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1704,7 @@ func (x *TableStatus) String() string {
 func (*TableStatus) ProtoMessage() {}
 
 func (x *TableStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[15]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1717,7 @@ func (x *TableStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableStatus.ProtoReflect.Descriptor instead.
 func (*TableStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TableStatus) GetRun() string {
@@ -1788,7 +1864,7 @@ type TableVersion struct {
 
 func (x *TableVersion) Reset() {
 	*x = TableVersion{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +1876,7 @@ func (x *TableVersion) String() string {
 func (*TableVersion) ProtoMessage() {}
 
 func (x *TableVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[16]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +1889,7 @@ func (x *TableVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableVersion.ProtoReflect.Descriptor instead.
 func (*TableVersion) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TableVersion) GetVersion() uint64 {
@@ -1856,7 +1932,7 @@ type TableGroup struct {
 
 func (x *TableGroup) Reset() {
 	*x = TableGroup{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1868,7 +1944,7 @@ func (x *TableGroup) String() string {
 func (*TableGroup) ProtoMessage() {}
 
 func (x *TableGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[17]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1881,7 +1957,7 @@ func (x *TableGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableGroup.ProtoReflect.Descriptor instead.
 func (*TableGroup) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TableGroup) GetGroup() string {
@@ -1973,7 +2049,7 @@ type GroupInsert struct {
 
 func (x *GroupInsert) Reset() {
 	*x = GroupInsert{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[18]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1985,7 +2061,7 @@ func (x *GroupInsert) String() string {
 func (*GroupInsert) ProtoMessage() {}
 
 func (x *GroupInsert) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[18]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1998,7 +2074,7 @@ func (x *GroupInsert) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupInsert.ProtoReflect.Descriptor instead.
 func (*GroupInsert) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GroupInsert) GetGroup() string {
@@ -2039,7 +2115,7 @@ type GroupPriority struct {
 
 func (x *GroupPriority) Reset() {
 	*x = GroupPriority{}
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[19]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2051,7 +2127,7 @@ func (x *GroupPriority) String() string {
 func (*GroupPriority) ProtoMessage() {}
 
 func (x *GroupPriority) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_types_proto_msgTypes[19]
+	mi := &file_skein_cluster_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2064,7 +2140,7 @@ func (x *GroupPriority) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPriority.ProtoReflect.Descriptor instead.
 func (*GroupPriority) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_skein_cluster_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *GroupPriority) GetGroup() string {
@@ -2136,11 +2212,12 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x06Record\x12*\n" +
 	"\x04item\x18\x01 \x01(\v2\x16.skein.cluster.v1.ItemR\x04item\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x12\n" +
-	"\x04zstd\x18\x03 \x01(\fR\x04zstd\"\\\n" +
+	"\x04zstd\x18\x03 \x01(\fR\x04zstd\"t\n" +
 	"\fAppendResult\x12\x1c\n" +
 	"\tduplicate\x18\x01 \x01(\bR\tduplicate\x12\x1a\n" +
 	"\brejected\x18\x02 \x01(\tR\brejected\x12\x12\n" +
-	"\x04busy\x18\x03 \x01(\tR\x04busy\"\xab\x02\n" +
+	"\x04busy\x18\x03 \x01(\tR\x04busy\x12\x16\n" +
+	"\x06closed\x18\x04 \x01(\bR\x06closed\"\xab\x02\n" +
 	"\x06Ticket\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x14\n" +
@@ -2156,7 +2233,7 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	" \x01(\x03R\aexpires\x12\x12\n" +
 	"\x04done\x18\v \x03(\rR\x04done\x12\x17\n" +
 	"\x04task\x18\f \x01(\x04H\x00R\x04task\x88\x01\x01B\a\n" +
-	"\x05_task\"\xbe\x03\n" +
+	"\x05_task\"\xfc\x03\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -2176,7 +2253,17 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\x05blobs\x18\f \x03(\tR\x05blobs\x12<\n" +
 	"\n" +
 	"curriculum\x18\r \x01(\v2\x1c.skein.cluster.v1.CurriculumR\n" +
-	"curriculum\"\xa9\x01\n" +
+	"curriculum\x12<\n" +
+	"\n" +
+	"stragglers\x18\x0e \x01(\v2\x1c.skein.cluster.v1.StragglersR\n" +
+	"stragglers\"i\n" +
+	"\n" +
+	"Stragglers\x12\x1e\n" +
+	"\n" +
+	"oversample\x18\x01 \x01(\rR\n" +
+	"oversample\x12'\n" +
+	"\x0fduplicate_after\x18\x02 \x01(\x03R\x0eduplicateAfter\x12\x12\n" +
+	"\x04drop\x18\x03 \x01(\bR\x04drop\"\xa9\x01\n" +
 	"\n" +
 	"Curriculum\x12\x14\n" +
 	"\x05tasks\x18\x01 \x01(\x04R\x05tasks\x12\x16\n" +
@@ -2342,7 +2429,7 @@ func file_skein_cluster_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_skein_cluster_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_skein_cluster_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_skein_cluster_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_skein_cluster_v1_types_proto_goTypes = []any{
 	(Error_Code)(0),         // 0: skein.cluster.v1.Error.Code
 	(*Error)(nil),           // 1: skein.cluster.v1.Error
@@ -2351,49 +2438,51 @@ var file_skein_cluster_v1_types_proto_goTypes = []any{
 	(*AppendResult)(nil),    // 4: skein.cluster.v1.AppendResult
 	(*Ticket)(nil),          // 5: skein.cluster.v1.Ticket
 	(*RunSpec)(nil),         // 6: skein.cluster.v1.RunSpec
-	(*Curriculum)(nil),      // 7: skein.cluster.v1.Curriculum
-	(*CurriculumPhase)(nil), // 8: skein.cluster.v1.CurriculumPhase
-	(*LeasedGroup)(nil),     // 9: skein.cluster.v1.LeasedGroup
-	(*Lease)(nil),           // 10: skein.cluster.v1.Lease
-	(*StepRecord)(nil),      // 11: skein.cluster.v1.StepRecord
-	(*Policy)(nil),          // 12: skein.cluster.v1.Policy
-	(*RunStatus)(nil),       // 13: skein.cluster.v1.RunStatus
-	(*EvalRequest)(nil),     // 14: skein.cluster.v1.EvalRequest
-	(*EvalStatus)(nil),      // 15: skein.cluster.v1.EvalStatus
-	(*TableStatus)(nil),     // 16: skein.cluster.v1.TableStatus
-	(*TableVersion)(nil),    // 17: skein.cluster.v1.TableVersion
-	(*TableGroup)(nil),      // 18: skein.cluster.v1.TableGroup
-	(*GroupInsert)(nil),     // 19: skein.cluster.v1.GroupInsert
-	(*GroupPriority)(nil),   // 20: skein.cluster.v1.GroupPriority
-	nil,                     // 21: skein.cluster.v1.StepRecord.MetricsEntry
-	nil,                     // 22: skein.cluster.v1.RunStatus.FailureReasonsEntry
-	nil,                     // 23: skein.cluster.v1.RunStatus.StalenessCountsEntry
-	nil,                     // 24: skein.cluster.v1.RunStatus.DropReasonsEntry
-	nil,                     // 25: skein.cluster.v1.TableStatus.RemovedEntry
-	nil,                     // 26: skein.cluster.v1.TableStatus.RefusedEntry
+	(*Stragglers)(nil),      // 7: skein.cluster.v1.Stragglers
+	(*Curriculum)(nil),      // 8: skein.cluster.v1.Curriculum
+	(*CurriculumPhase)(nil), // 9: skein.cluster.v1.CurriculumPhase
+	(*LeasedGroup)(nil),     // 10: skein.cluster.v1.LeasedGroup
+	(*Lease)(nil),           // 11: skein.cluster.v1.Lease
+	(*StepRecord)(nil),      // 12: skein.cluster.v1.StepRecord
+	(*Policy)(nil),          // 13: skein.cluster.v1.Policy
+	(*RunStatus)(nil),       // 14: skein.cluster.v1.RunStatus
+	(*EvalRequest)(nil),     // 15: skein.cluster.v1.EvalRequest
+	(*EvalStatus)(nil),      // 16: skein.cluster.v1.EvalStatus
+	(*TableStatus)(nil),     // 17: skein.cluster.v1.TableStatus
+	(*TableVersion)(nil),    // 18: skein.cluster.v1.TableVersion
+	(*TableGroup)(nil),      // 19: skein.cluster.v1.TableGroup
+	(*GroupInsert)(nil),     // 20: skein.cluster.v1.GroupInsert
+	(*GroupPriority)(nil),   // 21: skein.cluster.v1.GroupPriority
+	nil,                     // 22: skein.cluster.v1.StepRecord.MetricsEntry
+	nil,                     // 23: skein.cluster.v1.RunStatus.FailureReasonsEntry
+	nil,                     // 24: skein.cluster.v1.RunStatus.StalenessCountsEntry
+	nil,                     // 25: skein.cluster.v1.RunStatus.DropReasonsEntry
+	nil,                     // 26: skein.cluster.v1.TableStatus.RemovedEntry
+	nil,                     // 27: skein.cluster.v1.TableStatus.RefusedEntry
 }
 var file_skein_cluster_v1_types_proto_depIdxs = []int32{
 	0,  // 0: skein.cluster.v1.Error.code:type_name -> skein.cluster.v1.Error.Code
 	2,  // 1: skein.cluster.v1.Record.item:type_name -> skein.cluster.v1.Item
-	7,  // 2: skein.cluster.v1.RunSpec.curriculum:type_name -> skein.cluster.v1.Curriculum
-	8,  // 3: skein.cluster.v1.Curriculum.phases:type_name -> skein.cluster.v1.CurriculumPhase
-	2,  // 4: skein.cluster.v1.LeasedGroup.items:type_name -> skein.cluster.v1.Item
-	9,  // 5: skein.cluster.v1.Lease.groups:type_name -> skein.cluster.v1.LeasedGroup
-	21, // 6: skein.cluster.v1.StepRecord.metrics:type_name -> skein.cluster.v1.StepRecord.MetricsEntry
-	6,  // 7: skein.cluster.v1.RunStatus.spec:type_name -> skein.cluster.v1.RunSpec
-	12, // 8: skein.cluster.v1.RunStatus.latest:type_name -> skein.cluster.v1.Policy
-	11, // 9: skein.cluster.v1.RunStatus.last_step:type_name -> skein.cluster.v1.StepRecord
-	22, // 10: skein.cluster.v1.RunStatus.failure_reasons:type_name -> skein.cluster.v1.RunStatus.FailureReasonsEntry
-	23, // 11: skein.cluster.v1.RunStatus.staleness_counts:type_name -> skein.cluster.v1.RunStatus.StalenessCountsEntry
-	24, // 12: skein.cluster.v1.RunStatus.drop_reasons:type_name -> skein.cluster.v1.RunStatus.DropReasonsEntry
-	2,  // 13: skein.cluster.v1.EvalStatus.items:type_name -> skein.cluster.v1.Item
-	25, // 14: skein.cluster.v1.TableStatus.removed:type_name -> skein.cluster.v1.TableStatus.RemovedEntry
-	26, // 15: skein.cluster.v1.TableStatus.refused:type_name -> skein.cluster.v1.TableStatus.RefusedEntry
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	8,  // 2: skein.cluster.v1.RunSpec.curriculum:type_name -> skein.cluster.v1.Curriculum
+	7,  // 3: skein.cluster.v1.RunSpec.stragglers:type_name -> skein.cluster.v1.Stragglers
+	9,  // 4: skein.cluster.v1.Curriculum.phases:type_name -> skein.cluster.v1.CurriculumPhase
+	2,  // 5: skein.cluster.v1.LeasedGroup.items:type_name -> skein.cluster.v1.Item
+	10, // 6: skein.cluster.v1.Lease.groups:type_name -> skein.cluster.v1.LeasedGroup
+	22, // 7: skein.cluster.v1.StepRecord.metrics:type_name -> skein.cluster.v1.StepRecord.MetricsEntry
+	6,  // 8: skein.cluster.v1.RunStatus.spec:type_name -> skein.cluster.v1.RunSpec
+	13, // 9: skein.cluster.v1.RunStatus.latest:type_name -> skein.cluster.v1.Policy
+	12, // 10: skein.cluster.v1.RunStatus.last_step:type_name -> skein.cluster.v1.StepRecord
+	23, // 11: skein.cluster.v1.RunStatus.failure_reasons:type_name -> skein.cluster.v1.RunStatus.FailureReasonsEntry
+	24, // 12: skein.cluster.v1.RunStatus.staleness_counts:type_name -> skein.cluster.v1.RunStatus.StalenessCountsEntry
+	25, // 13: skein.cluster.v1.RunStatus.drop_reasons:type_name -> skein.cluster.v1.RunStatus.DropReasonsEntry
+	2,  // 14: skein.cluster.v1.EvalStatus.items:type_name -> skein.cluster.v1.Item
+	26, // 15: skein.cluster.v1.TableStatus.removed:type_name -> skein.cluster.v1.TableStatus.RemovedEntry
+	27, // 16: skein.cluster.v1.TableStatus.refused:type_name -> skein.cluster.v1.TableStatus.RefusedEntry
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_skein_cluster_v1_types_proto_init() }
@@ -2408,7 +2497,7 @@ func file_skein_cluster_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_types_proto_rawDesc), len(file_skein_cluster_v1_types_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -352,6 +352,7 @@ type RunSpec struct {
 	Tenant          string                 `protobuf:"bytes,11,opt,name=tenant,proto3" json:"tenant,omitempty"` // "" = the default one
 	Blobs           []string               `protobuf:"bytes,12,rep,name=blobs,proto3" json:"blobs,omitempty"`
 	Curriculum      *Curriculum            `protobuf:"bytes,13,opt,name=curriculum,proto3" json:"curriculum,omitempty"` // absent: tasks in the order of the stream
+	Stragglers      *Stragglers            `protobuf:"bytes,14,opt,name=stragglers,proto3" json:"stragglers,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -477,6 +478,73 @@ func (x *RunSpec) GetCurriculum() *Curriculum {
 	return nil
 }
 
+func (x *RunSpec) GetStragglers() *Stragglers {
+	if x != nil {
+		return x.Stragglers
+	}
+	return nil
+}
+
+type Stragglers struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Oversample     uint32                 `protobuf:"varint,1,opt,name=oversample,proto3" json:"oversample,omitempty"`
+	DuplicateAfter int64                  `protobuf:"varint,2,opt,name=duplicate_after,json=duplicateAfter,proto3" json:"duplicate_after,omitempty"` // nanoseconds
+	Drop           bool                   `protobuf:"varint,3,opt,name=drop,proto3" json:"drop,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Stragglers) Reset() {
+	*x = Stragglers{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Stragglers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Stragglers) ProtoMessage() {}
+
+func (x *Stragglers) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Stragglers.ProtoReflect.Descriptor instead.
+func (*Stragglers) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Stragglers) GetOversample() uint32 {
+	if x != nil {
+		return x.Oversample
+	}
+	return 0
+}
+
+func (x *Stragglers) GetDuplicateAfter() int64 {
+	if x != nil {
+		return x.DuplicateAfter
+	}
+	return 0
+}
+
+func (x *Stragglers) GetDrop() bool {
+	if x != nil {
+		return x.Drop
+	}
+	return false
+}
+
 type Curriculum struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Tasks         uint64                 `protobuf:"varint,1,opt,name=tasks,proto3" json:"tasks,omitempty"`
@@ -490,7 +558,7 @@ type Curriculum struct {
 
 func (x *Curriculum) Reset() {
 	*x = Curriculum{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[3]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +570,7 @@ func (x *Curriculum) String() string {
 func (*Curriculum) ProtoMessage() {}
 
 func (x *Curriculum) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[3]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +583,7 @@ func (x *Curriculum) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Curriculum.ProtoReflect.Descriptor instead.
 func (*Curriculum) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{3}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Curriculum) GetTasks() uint64 {
@@ -563,7 +631,7 @@ type CurriculumPhase struct {
 
 func (x *CurriculumPhase) Reset() {
 	*x = CurriculumPhase{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[4]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -575,7 +643,7 @@ func (x *CurriculumPhase) String() string {
 func (*CurriculumPhase) ProtoMessage() {}
 
 func (x *CurriculumPhase) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[4]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -588,7 +656,7 @@ func (x *CurriculumPhase) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CurriculumPhase.ProtoReflect.Descriptor instead.
 func (*CurriculumPhase) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{4}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CurriculumPhase) GetStep() uint64 {
@@ -615,7 +683,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[5]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +695,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[5]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +708,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{5}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Metric) GetName() string {
@@ -676,7 +744,7 @@ type StepRecord struct {
 
 func (x *StepRecord) Reset() {
 	*x = StepRecord{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[6]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -688,7 +756,7 @@ func (x *StepRecord) String() string {
 func (*StepRecord) ProtoMessage() {}
 
 func (x *StepRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[6]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -701,7 +769,7 @@ func (x *StepRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRecord.ProtoReflect.Descriptor instead.
 func (*StepRecord) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{6}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StepRecord) GetRun() string {
@@ -793,7 +861,7 @@ type Policy struct {
 
 func (x *Policy) Reset() {
 	*x = Policy{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[7]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +873,7 @@ func (x *Policy) String() string {
 func (*Policy) ProtoMessage() {}
 
 func (x *Policy) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[7]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +886,7 @@ func (x *Policy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Policy.ProtoReflect.Descriptor instead.
 func (*Policy) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{7}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Policy) GetRun() string {
@@ -884,7 +952,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[8]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -896,7 +964,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[8]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -909,7 +977,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{8}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Command) GetNow() int64 {
@@ -1254,7 +1322,7 @@ type CreateRun struct {
 
 func (x *CreateRun) Reset() {
 	*x = CreateRun{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[9]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1334,7 @@ func (x *CreateRun) String() string {
 func (*CreateRun) ProtoMessage() {}
 
 func (x *CreateRun) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[9]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1347,7 @@ func (x *CreateRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRun.ProtoReflect.Descriptor instead.
 func (*CreateRun) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{9}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateRun) GetSpec() *RunSpec {
@@ -1298,7 +1366,7 @@ type FinishRun struct {
 
 func (x *FinishRun) Reset() {
 	*x = FinishRun{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[10]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1310,7 +1378,7 @@ func (x *FinishRun) String() string {
 func (*FinishRun) ProtoMessage() {}
 
 func (x *FinishRun) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[10]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1323,7 +1391,7 @@ func (x *FinishRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRun.ProtoReflect.Descriptor instead.
 func (*FinishRun) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{10}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *FinishRun) GetRun() string {
@@ -1346,7 +1414,7 @@ type TakeTickets struct {
 
 func (x *TakeTickets) Reset() {
 	*x = TakeTickets{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[11]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1426,7 @@ func (x *TakeTickets) String() string {
 func (*TakeTickets) ProtoMessage() {}
 
 func (x *TakeTickets) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[11]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1439,7 @@ func (x *TakeTickets) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeTickets.ProtoReflect.Descriptor instead.
 func (*TakeTickets) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{11}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TakeTickets) GetRun() string {
@@ -1413,7 +1481,7 @@ type ReturnTicket struct {
 
 func (x *ReturnTicket) Reset() {
 	*x = ReturnTicket{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[12]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1493,7 @@ func (x *ReturnTicket) String() string {
 func (*ReturnTicket) ProtoMessage() {}
 
 func (x *ReturnTicket) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[12]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1506,7 @@ func (x *ReturnTicket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReturnTicket.ProtoReflect.Descriptor instead.
 func (*ReturnTicket) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{12}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReturnTicket) GetRun() string {
@@ -1471,7 +1539,7 @@ type AppendItems struct {
 
 func (x *AppendItems) Reset() {
 	*x = AppendItems{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[13]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1551,7 @@ func (x *AppendItems) String() string {
 func (*AppendItems) ProtoMessage() {}
 
 func (x *AppendItems) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[13]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1564,7 @@ func (x *AppendItems) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendItems.ProtoReflect.Descriptor instead.
 func (*AppendItems) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{13}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AppendItems) GetItems() []*Item {
@@ -1514,7 +1582,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[14]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1526,7 +1594,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[14]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1539,7 +1607,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{14}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{15}
 }
 
 type AcquireLease struct {
@@ -1557,7 +1625,7 @@ type AcquireLease struct {
 
 func (x *AcquireLease) Reset() {
 	*x = AcquireLease{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[15]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1569,7 +1637,7 @@ func (x *AcquireLease) String() string {
 func (*AcquireLease) ProtoMessage() {}
 
 func (x *AcquireLease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[15]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1582,7 +1650,7 @@ func (x *AcquireLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireLease.ProtoReflect.Descriptor instead.
 func (*AcquireLease) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{15}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AcquireLease) GetRun() string {
@@ -1645,7 +1713,7 @@ type ExtendLease struct {
 
 func (x *ExtendLease) Reset() {
 	*x = ExtendLease{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[16]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1725,7 @@ func (x *ExtendLease) String() string {
 func (*ExtendLease) ProtoMessage() {}
 
 func (x *ExtendLease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[16]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1738,7 @@ func (x *ExtendLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendLease.ProtoReflect.Descriptor instead.
 func (*ExtendLease) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{16}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExtendLease) GetRun() string {
@@ -1703,7 +1771,7 @@ type CommitStep struct {
 
 func (x *CommitStep) Reset() {
 	*x = CommitStep{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[17]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1715,7 +1783,7 @@ func (x *CommitStep) String() string {
 func (*CommitStep) ProtoMessage() {}
 
 func (x *CommitStep) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[17]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1728,7 +1796,7 @@ func (x *CommitStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitStep.ProtoReflect.Descriptor instead.
 func (*CommitStep) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{17}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CommitStep) GetStep() *StepRecord {
@@ -1749,7 +1817,7 @@ type ReleaseLease struct {
 
 func (x *ReleaseLease) Reset() {
 	*x = ReleaseLease{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1829,7 @@ func (x *ReleaseLease) String() string {
 func (*ReleaseLease) ProtoMessage() {}
 
 func (x *ReleaseLease) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[18]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1842,7 @@ func (x *ReleaseLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseLease.ProtoReflect.Descriptor instead.
 func (*ReleaseLease) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{18}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReleaseLease) GetRun() string {
@@ -1810,7 +1878,7 @@ type RequestEval struct {
 
 func (x *RequestEval) Reset() {
 	*x = RequestEval{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1822,7 +1890,7 @@ func (x *RequestEval) String() string {
 func (*RequestEval) ProtoMessage() {}
 
 func (x *RequestEval) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[19]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1835,7 +1903,7 @@ func (x *RequestEval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestEval.ProtoReflect.Descriptor instead.
 func (*RequestEval) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{19}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RequestEval) GetRun() string {
@@ -1879,7 +1947,7 @@ type SetTable struct {
 
 func (x *SetTable) Reset() {
 	*x = SetTable{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +1959,7 @@ func (x *SetTable) String() string {
 func (*SetTable) ProtoMessage() {}
 
 func (x *SetTable) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[20]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +1972,7 @@ func (x *SetTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTable.ProtoReflect.Descriptor instead.
 func (*SetTable) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{20}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SetTable) GetRun() string {
@@ -1947,7 +2015,7 @@ type InsertGroups struct {
 
 func (x *InsertGroups) Reset() {
 	*x = InsertGroups{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1959,7 +2027,7 @@ func (x *InsertGroups) String() string {
 func (*InsertGroups) ProtoMessage() {}
 
 func (x *InsertGroups) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[21]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1972,7 +2040,7 @@ func (x *InsertGroups) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InsertGroups.ProtoReflect.Descriptor instead.
 func (*InsertGroups) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{21}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *InsertGroups) GetRun() string {
@@ -2008,7 +2076,7 @@ type GroupInsert struct {
 
 func (x *GroupInsert) Reset() {
 	*x = GroupInsert{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2088,7 @@ func (x *GroupInsert) String() string {
 func (*GroupInsert) ProtoMessage() {}
 
 func (x *GroupInsert) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[22]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2101,7 @@ func (x *GroupInsert) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupInsert.ProtoReflect.Descriptor instead.
 func (*GroupInsert) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{22}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GroupInsert) GetGroup() string {
@@ -2075,7 +2143,7 @@ type UpdatePriorities struct {
 
 func (x *UpdatePriorities) Reset() {
 	*x = UpdatePriorities{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2087,7 +2155,7 @@ func (x *UpdatePriorities) String() string {
 func (*UpdatePriorities) ProtoMessage() {}
 
 func (x *UpdatePriorities) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[23]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2100,7 +2168,7 @@ func (x *UpdatePriorities) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePriorities.ProtoReflect.Descriptor instead.
 func (*UpdatePriorities) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{23}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *UpdatePriorities) GetRun() string {
@@ -2134,7 +2202,7 @@ type GroupPriority struct {
 
 func (x *GroupPriority) Reset() {
 	*x = GroupPriority{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2214,7 @@ func (x *GroupPriority) String() string {
 func (*GroupPriority) ProtoMessage() {}
 
 func (x *GroupPriority) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2227,7 @@ func (x *GroupPriority) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupPriority.ProtoReflect.Descriptor instead.
 func (*GroupPriority) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{24}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GroupPriority) GetGroup() string {
@@ -2189,7 +2257,7 @@ type RemoveGroups struct {
 
 func (x *RemoveGroups) Reset() {
 	*x = RemoveGroups{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +2269,7 @@ func (x *RemoveGroups) String() string {
 func (*RemoveGroups) ProtoMessage() {}
 
 func (x *RemoveGroups) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +2282,7 @@ func (x *RemoveGroups) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGroups.ProtoReflect.Descriptor instead.
 func (*RemoveGroups) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{25}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *RemoveGroups) GetRun() string {
@@ -2257,7 +2325,7 @@ type DeleteLogs struct {
 
 func (x *DeleteLogs) Reset() {
 	*x = DeleteLogs{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2337,7 @@ func (x *DeleteLogs) String() string {
 func (*DeleteLogs) ProtoMessage() {}
 
 func (x *DeleteLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2350,7 @@ func (x *DeleteLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLogs.ProtoReflect.Descriptor instead.
 func (*DeleteLogs) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{26}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeleteLogs) GetRun() string {
@@ -2318,7 +2386,7 @@ type SetQuota struct {
 
 func (x *SetQuota) Reset() {
 	*x = SetQuota{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2330,7 +2398,7 @@ func (x *SetQuota) String() string {
 func (*SetQuota) ProtoMessage() {}
 
 func (x *SetQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2343,7 +2411,7 @@ func (x *SetQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
 func (*SetQuota) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{27}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SetQuota) GetTenant() string {
@@ -2380,7 +2448,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +2460,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2473,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{28}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Quota) GetBytes() uint64 {
@@ -2447,7 +2515,7 @@ type Count struct {
 
 func (x *Count) Reset() {
 	*x = Count{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2459,7 +2527,7 @@ func (x *Count) String() string {
 func (*Count) ProtoMessage() {}
 
 func (x *Count) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2472,7 +2540,7 @@ func (x *Count) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Count.ProtoReflect.Descriptor instead.
 func (*Count) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{29}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Count) GetKey() string {
@@ -2500,7 +2568,7 @@ type LagCount struct {
 
 func (x *LagCount) Reset() {
 	*x = LagCount{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2512,7 +2580,7 @@ func (x *LagCount) String() string {
 func (*LagCount) ProtoMessage() {}
 
 func (x *LagCount) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2525,7 +2593,7 @@ func (x *LagCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LagCount.ProtoReflect.Descriptor instead.
 func (*LagCount) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{30}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LagCount) GetLag() uint64 {
@@ -2571,13 +2639,15 @@ type RunState struct {
 	Collect        []string               `protobuf:"bytes,40,rep,name=collect,proto3" json:"collect,omitempty"`    // tables that finished groups of train go into, sorted
 	Redacted       uint64                 `protobuf:"varint,41,opt,name=redacted,proto3" json:"redacted,omitempty"` // logs
 	Imported       uint64                 `protobuf:"varint,42,opt,name=imported,proto3" json:"imported,omitempty"` // logs
+	Twins          uint64                 `protobuf:"varint,43,opt,name=twins,proto3" json:"twins,omitempty"`       // tickets given to a second worker
+	Floor          uint64                 `protobuf:"varint,44,opt,name=floor,proto3" json:"floor,omitempty"`       // tokens of older policy versions are not trained any more
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RunState) Reset() {
 	*x = RunState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +2659,7 @@ func (x *RunState) String() string {
 func (*RunState) ProtoMessage() {}
 
 func (x *RunState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +2672,7 @@ func (x *RunState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunState.ProtoReflect.Descriptor instead.
 func (*RunState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{31}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RunState) GetSpec() *RunSpec {
@@ -2787,6 +2857,20 @@ func (x *RunState) GetImported() uint64 {
 	return 0
 }
 
+func (x *RunState) GetTwins() uint64 {
+	if x != nil {
+		return x.Twins
+	}
+	return 0
+}
+
+func (x *RunState) GetFloor() uint64 {
+	if x != nil {
+		return x.Floor
+	}
+	return 0
+}
+
 type Member struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Member        uint32                 `protobuf:"varint,1,opt,name=member,proto3" json:"member,omitempty"`
@@ -2800,7 +2884,7 @@ type Member struct {
 
 func (x *Member) Reset() {
 	*x = Member{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2812,7 +2896,7 @@ func (x *Member) String() string {
 func (*Member) ProtoMessage() {}
 
 func (x *Member) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2825,7 +2909,7 @@ func (x *Member) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Member.ProtoReflect.Descriptor instead.
 func (*Member) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{32}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Member) GetMember() uint32 {
@@ -2877,13 +2961,15 @@ type GroupState struct {
 	Lease         uint64                 `protobuf:"varint,10,opt,name=lease,proto3" json:"lease,omitempty"`
 	Members       []*Member              `protobuf:"bytes,11,rep,name=members,proto3" json:"members,omitempty"`  // by member number
 	Task          *uint64                `protobuf:"varint,12,opt,name=task,proto3,oneof" json:"task,omitempty"` // picked by the run's curriculum
+	Twin          string                 `protobuf:"bytes,13,opt,name=twin,proto3" json:"twin,omitempty"`        // a second worker of a running group
+	TwinExpires   int64                  `protobuf:"varint,14,opt,name=twin_expires,json=twinExpires,proto3" json:"twin_expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GroupState) Reset() {
 	*x = GroupState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2895,7 +2981,7 @@ func (x *GroupState) String() string {
 func (*GroupState) ProtoMessage() {}
 
 func (x *GroupState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2908,7 +2994,7 @@ func (x *GroupState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupState.ProtoReflect.Descriptor instead.
 func (*GroupState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{33}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GroupState) GetGroup() string {
@@ -2995,6 +3081,20 @@ func (x *GroupState) GetTask() uint64 {
 	return 0
 }
 
+func (x *GroupState) GetTwin() string {
+	if x != nil {
+		return x.Twin
+	}
+	return ""
+}
+
+func (x *GroupState) GetTwinExpires() int64 {
+	if x != nil {
+		return x.TwinExpires
+	}
+	return 0
+}
+
 // TaskState is what was measured of a task of a curriculum.
 type TaskState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3006,7 +3106,7 @@ type TaskState struct {
 
 func (x *TaskState) Reset() {
 	*x = TaskState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3018,7 +3118,7 @@ func (x *TaskState) String() string {
 func (*TaskState) ProtoMessage() {}
 
 func (x *TaskState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3031,7 +3131,7 @@ func (x *TaskState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskState.ProtoReflect.Descriptor instead.
 func (*TaskState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{34}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TaskState) GetGroups() uint64 {
@@ -3061,7 +3161,7 @@ type ItemState struct {
 
 func (x *ItemState) Reset() {
 	*x = ItemState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3073,7 +3173,7 @@ func (x *ItemState) String() string {
 func (*ItemState) ProtoMessage() {}
 
 func (x *ItemState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[35]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3086,7 +3186,7 @@ func (x *ItemState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ItemState.ProtoReflect.Descriptor instead.
 func (*ItemState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{35}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ItemState) GetItem() *Item {
@@ -3138,7 +3238,7 @@ type LeaseState struct {
 
 func (x *LeaseState) Reset() {
 	*x = LeaseState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3250,7 @@ func (x *LeaseState) String() string {
 func (*LeaseState) ProtoMessage() {}
 
 func (x *LeaseState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[36]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3263,7 @@ func (x *LeaseState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseState.ProtoReflect.Descriptor instead.
 func (*LeaseState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{36}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LeaseState) GetId() uint64 {
@@ -3219,7 +3319,7 @@ type WorkerState struct {
 
 func (x *WorkerState) Reset() {
 	*x = WorkerState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3331,7 @@ func (x *WorkerState) String() string {
 func (*WorkerState) ProtoMessage() {}
 
 func (x *WorkerState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[37]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3344,7 @@ func (x *WorkerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerState.ProtoReflect.Descriptor instead.
 func (*WorkerState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{37}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WorkerState) GetRequestId() string {
@@ -3278,7 +3378,7 @@ type EvalState struct {
 
 func (x *EvalState) Reset() {
 	*x = EvalState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +3390,7 @@ func (x *EvalState) String() string {
 func (*EvalState) ProtoMessage() {}
 
 func (x *EvalState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[38]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +3403,7 @@ func (x *EvalState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalState.ProtoReflect.Descriptor instead.
 func (*EvalState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{38}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *EvalState) GetVersion() uint64 {
@@ -3383,7 +3483,7 @@ type Expiry struct {
 
 func (x *Expiry) Reset() {
 	*x = Expiry{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[39]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3395,7 +3495,7 @@ func (x *Expiry) String() string {
 func (*Expiry) ProtoMessage() {}
 
 func (x *Expiry) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[39]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3408,7 +3508,7 @@ func (x *Expiry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Expiry.ProtoReflect.Descriptor instead.
 func (*Expiry) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{39}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Expiry) GetRun() string {
@@ -3451,7 +3551,7 @@ type TableConfig struct {
 
 func (x *TableConfig) Reset() {
 	*x = TableConfig{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[40]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3463,7 +3563,7 @@ func (x *TableConfig) String() string {
 func (*TableConfig) ProtoMessage() {}
 
 func (x *TableConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[40]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3476,7 +3576,7 @@ func (x *TableConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableConfig.ProtoReflect.Descriptor instead.
 func (*TableConfig) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{40}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TableConfig) GetConfig() []byte {
@@ -3535,7 +3635,7 @@ type TableState struct {
 
 func (x *TableState) Reset() {
 	*x = TableState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[41]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3547,7 +3647,7 @@ func (x *TableState) String() string {
 func (*TableState) ProtoMessage() {}
 
 func (x *TableState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[41]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3560,7 +3660,7 @@ func (x *TableState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableState.ProtoReflect.Descriptor instead.
 func (*TableState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{41}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TableState) GetConfig() *TableConfig {
@@ -3773,7 +3873,7 @@ type TableItem struct {
 
 func (x *TableItem) Reset() {
 	*x = TableItem{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[42]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3785,7 +3885,7 @@ func (x *TableItem) String() string {
 func (*TableItem) ProtoMessage() {}
 
 func (x *TableItem) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[42]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3798,7 +3898,7 @@ func (x *TableItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableItem.ProtoReflect.Descriptor instead.
 func (*TableItem) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{42}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *TableItem) GetGroup() string {
@@ -3946,7 +4046,7 @@ type TenantState struct {
 
 func (x *TenantState) Reset() {
 	*x = TenantState{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[43]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3958,7 +4058,7 @@ func (x *TenantState) String() string {
 func (*TenantState) ProtoMessage() {}
 
 func (x *TenantState) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[43]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3971,7 +4071,7 @@ func (x *TenantState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantState.ProtoReflect.Descriptor instead.
 func (*TenantState) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{43}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *TenantState) GetQuota() *Quota {
@@ -4042,7 +4142,7 @@ type RedactLogs struct {
 
 func (x *RedactLogs) Reset() {
 	*x = RedactLogs{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[44]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4054,7 +4154,7 @@ func (x *RedactLogs) String() string {
 func (*RedactLogs) ProtoMessage() {}
 
 func (x *RedactLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[44]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4067,7 +4167,7 @@ func (x *RedactLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedactLogs.ProtoReflect.Descriptor instead.
 func (*RedactLogs) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{44}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RedactLogs) GetRun() string {
@@ -4103,7 +4203,7 @@ type Redact struct {
 
 func (x *Redact) Reset() {
 	*x = Redact{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[45]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4115,7 +4215,7 @@ func (x *Redact) String() string {
 func (*Redact) ProtoMessage() {}
 
 func (x *Redact) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[45]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4128,7 +4228,7 @@ func (x *Redact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redact.ProtoReflect.Descriptor instead.
 func (*Redact) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{45}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Redact) GetLogId() string {
@@ -4170,7 +4270,7 @@ type DropTable struct {
 
 func (x *DropTable) Reset() {
 	*x = DropTable{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[46]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4182,7 +4282,7 @@ func (x *DropTable) String() string {
 func (*DropTable) ProtoMessage() {}
 
 func (x *DropTable) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[46]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4195,7 +4295,7 @@ func (x *DropTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTable.ProtoReflect.Descriptor instead.
 func (*DropTable) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{46}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *DropTable) GetRun() string {
@@ -4227,7 +4327,7 @@ type ImportLogs struct {
 
 func (x *ImportLogs) Reset() {
 	*x = ImportLogs{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[47]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4239,7 +4339,7 @@ func (x *ImportLogs) String() string {
 func (*ImportLogs) ProtoMessage() {}
 
 func (x *ImportLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[47]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4252,7 +4352,7 @@ func (x *ImportLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportLogs.ProtoReflect.Descriptor instead.
 func (*ImportLogs) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{47}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ImportLogs) GetRun() string {
@@ -4303,7 +4403,7 @@ type ImportGroup struct {
 
 func (x *ImportGroup) Reset() {
 	*x = ImportGroup{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[48]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4315,7 +4415,7 @@ func (x *ImportGroup) String() string {
 func (*ImportGroup) ProtoMessage() {}
 
 func (x *ImportGroup) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[48]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4328,7 +4428,7 @@ func (x *ImportGroup) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportGroup.ProtoReflect.Descriptor instead.
 func (*ImportGroup) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{48}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ImportGroup) GetTable() string {
@@ -4412,7 +4512,7 @@ type ForgetDeleted struct {
 
 func (x *ForgetDeleted) Reset() {
 	*x = ForgetDeleted{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[49]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4424,7 +4524,7 @@ func (x *ForgetDeleted) String() string {
 func (*ForgetDeleted) ProtoMessage() {}
 
 func (x *ForgetDeleted) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[49]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4437,7 +4537,7 @@ func (x *ForgetDeleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetDeleted.ProtoReflect.Descriptor instead.
 func (*ForgetDeleted) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{49}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ForgetDeleted) GetBefore() int64 {
@@ -4466,7 +4566,7 @@ type Redaction struct {
 
 func (x *Redaction) Reset() {
 	*x = Redaction{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[50]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4478,7 +4578,7 @@ func (x *Redaction) String() string {
 func (*Redaction) ProtoMessage() {}
 
 func (x *Redaction) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[50]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4491,7 +4591,7 @@ func (x *Redaction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redaction.ProtoReflect.Descriptor instead.
 func (*Redaction) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{50}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Redaction) GetDigest() string {
@@ -4526,7 +4626,7 @@ type Pair struct {
 
 func (x *Pair) Reset() {
 	*x = Pair{}
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[51]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4538,7 +4638,7 @@ func (x *Pair) String() string {
 func (*Pair) ProtoMessage() {}
 
 func (x *Pair) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_replay_v1_replay_proto_msgTypes[51]
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4551,7 +4651,7 @@ func (x *Pair) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pair.ProtoReflect.Descriptor instead.
 func (*Pair) Descriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{51}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Pair) GetKey() []byte {
@@ -4601,7 +4701,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\acreated\x18\x14 \x01(\x03R\acreated\"G\n" +
 	"\x06Record\x12)\n" +
 	"\x04item\x18\x01 \x01(\v2\x15.skein.replay.v1.ItemR\x04item\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\xbd\x03\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\xfa\x03\n" +
 	"\aRunSpec\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06config\x18\x02 \x01(\fR\x06config\x12\x1d\n" +
@@ -4621,7 +4721,17 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x05blobs\x18\f \x03(\tR\x05blobs\x12;\n" +
 	"\n" +
 	"curriculum\x18\r \x01(\v2\x1b.skein.replay.v1.CurriculumR\n" +
-	"curriculum\"\xa8\x01\n" +
+	"curriculum\x12;\n" +
+	"\n" +
+	"stragglers\x18\x0e \x01(\v2\x1b.skein.replay.v1.StragglersR\n" +
+	"stragglers\"i\n" +
+	"\n" +
+	"Stragglers\x12\x1e\n" +
+	"\n" +
+	"oversample\x18\x01 \x01(\rR\n" +
+	"oversample\x12'\n" +
+	"\x0fduplicate_after\x18\x02 \x01(\x03R\x0eduplicateAfter\x12\x12\n" +
+	"\x04drop\x18\x03 \x01(\bR\x04drop\"\xa8\x01\n" +
 	"\n" +
 	"Curriculum\x12\x14\n" +
 	"\x05tasks\x18\x01 \x01(\x04R\x05tasks\x12\x16\n" +
@@ -4777,7 +4887,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x01n\x18\x02 \x01(\x04R\x01n\"*\n" +
 	"\bLagCount\x12\x10\n" +
 	"\x03lag\x18\x01 \x01(\x04R\x03lag\x12\f\n" +
-	"\x01n\x18\x02 \x01(\x04R\x01n\"\xa0\a\n" +
+	"\x01n\x18\x02 \x01(\x04R\x01n\"\xcc\a\n" +
 	"\bRunState\x12,\n" +
 	"\x04spec\x18\x01 \x01(\v2\x18.skein.replay.v1.RunSpecR\x04spec\x12\x1a\n" +
 	"\bfinished\x18\x02 \x01(\bR\bfinished\x12\x1d\n" +
@@ -4810,14 +4920,16 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\adeleted\x18\x17 \x01(\x04R\adeleted\x12\x18\n" +
 	"\acollect\x18( \x03(\tR\acollect\x12\x1a\n" +
 	"\bredacted\x18) \x01(\x04R\bredacted\x12\x1a\n" +
-	"\bimported\x18* \x01(\x04R\bimported\"\x88\x01\n" +
+	"\bimported\x18* \x01(\x04R\bimported\x12\x14\n" +
+	"\x05twins\x18+ \x01(\x04R\x05twins\x12\x14\n" +
+	"\x05floor\x18, \x01(\x04R\x05floor\"\x88\x01\n" +
 	"\x06Member\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\rR\x06member\x12\x15\n" +
 	"\x06log_id\x18\x02 \x01(\tR\x05logId\x12\x16\n" +
 	"\x06failed\x18\x03 \x01(\bR\x06failed\x12\x16\n" +
 	"\x06tokens\x18\x04 \x01(\rR\x06tokens\x12\x1f\n" +
 	"\vmin_version\x18\x05 \x01(\x04R\n" +
-	"minVersion\"\xe6\x02\n" +
+	"minVersion\"\x9d\x03\n" +
 	"\n" +
 	"GroupState\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x14\n" +
@@ -4832,7 +4944,9 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x05lease\x18\n" +
 	" \x01(\x04R\x05lease\x121\n" +
 	"\amembers\x18\v \x03(\v2\x17.skein.replay.v1.MemberR\amembers\x12\x17\n" +
-	"\x04task\x18\f \x01(\x04H\x00R\x04task\x88\x01\x01B\a\n" +
+	"\x04task\x18\f \x01(\x04H\x00R\x04task\x88\x01\x01\x12\x12\n" +
+	"\x04twin\x18\r \x01(\tR\x04twin\x12!\n" +
+	"\ftwin_expires\x18\x0e \x01(\x03R\vtwinExpiresB\a\n" +
 	"\x05_task\"=\n" +
 	"\tTaskState\x12\x16\n" +
 	"\x06groups\x18\x01 \x01(\x04R\x06groups\x12\x18\n" +
@@ -5009,119 +5123,121 @@ func file_skein_replay_v1_replay_proto_rawDescGZIP() []byte {
 }
 
 var file_skein_replay_v1_replay_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_skein_replay_v1_replay_proto_goTypes = []any{
 	(GroupPhase)(0),          // 0: skein.replay.v1.GroupPhase
 	(*Item)(nil),             // 1: skein.replay.v1.Item
 	(*Record)(nil),           // 2: skein.replay.v1.Record
 	(*RunSpec)(nil),          // 3: skein.replay.v1.RunSpec
-	(*Curriculum)(nil),       // 4: skein.replay.v1.Curriculum
-	(*CurriculumPhase)(nil),  // 5: skein.replay.v1.CurriculumPhase
-	(*Metric)(nil),           // 6: skein.replay.v1.Metric
-	(*StepRecord)(nil),       // 7: skein.replay.v1.StepRecord
-	(*Policy)(nil),           // 8: skein.replay.v1.Policy
-	(*Command)(nil),          // 9: skein.replay.v1.Command
-	(*CreateRun)(nil),        // 10: skein.replay.v1.CreateRun
-	(*FinishRun)(nil),        // 11: skein.replay.v1.FinishRun
-	(*TakeTickets)(nil),      // 12: skein.replay.v1.TakeTickets
-	(*ReturnTicket)(nil),     // 13: skein.replay.v1.ReturnTicket
-	(*AppendItems)(nil),      // 14: skein.replay.v1.AppendItems
-	(*Tick)(nil),             // 15: skein.replay.v1.Tick
-	(*AcquireLease)(nil),     // 16: skein.replay.v1.AcquireLease
-	(*ExtendLease)(nil),      // 17: skein.replay.v1.ExtendLease
-	(*CommitStep)(nil),       // 18: skein.replay.v1.CommitStep
-	(*ReleaseLease)(nil),     // 19: skein.replay.v1.ReleaseLease
-	(*RequestEval)(nil),      // 20: skein.replay.v1.RequestEval
-	(*SetTable)(nil),         // 21: skein.replay.v1.SetTable
-	(*InsertGroups)(nil),     // 22: skein.replay.v1.InsertGroups
-	(*GroupInsert)(nil),      // 23: skein.replay.v1.GroupInsert
-	(*UpdatePriorities)(nil), // 24: skein.replay.v1.UpdatePriorities
-	(*GroupPriority)(nil),    // 25: skein.replay.v1.GroupPriority
-	(*RemoveGroups)(nil),     // 26: skein.replay.v1.RemoveGroups
-	(*DeleteLogs)(nil),       // 27: skein.replay.v1.DeleteLogs
-	(*SetQuota)(nil),         // 28: skein.replay.v1.SetQuota
-	(*Quota)(nil),            // 29: skein.replay.v1.Quota
-	(*Count)(nil),            // 30: skein.replay.v1.Count
-	(*LagCount)(nil),         // 31: skein.replay.v1.LagCount
-	(*RunState)(nil),         // 32: skein.replay.v1.RunState
-	(*Member)(nil),           // 33: skein.replay.v1.Member
-	(*GroupState)(nil),       // 34: skein.replay.v1.GroupState
-	(*TaskState)(nil),        // 35: skein.replay.v1.TaskState
-	(*ItemState)(nil),        // 36: skein.replay.v1.ItemState
-	(*LeaseState)(nil),       // 37: skein.replay.v1.LeaseState
-	(*WorkerState)(nil),      // 38: skein.replay.v1.WorkerState
-	(*EvalState)(nil),        // 39: skein.replay.v1.EvalState
-	(*Expiry)(nil),           // 40: skein.replay.v1.Expiry
-	(*TableConfig)(nil),      // 41: skein.replay.v1.TableConfig
-	(*TableState)(nil),       // 42: skein.replay.v1.TableState
-	(*TableItem)(nil),        // 43: skein.replay.v1.TableItem
-	(*TenantState)(nil),      // 44: skein.replay.v1.TenantState
-	(*RedactLogs)(nil),       // 45: skein.replay.v1.RedactLogs
-	(*Redact)(nil),           // 46: skein.replay.v1.Redact
-	(*DropTable)(nil),        // 47: skein.replay.v1.DropTable
-	(*ImportLogs)(nil),       // 48: skein.replay.v1.ImportLogs
-	(*ImportGroup)(nil),      // 49: skein.replay.v1.ImportGroup
-	(*ForgetDeleted)(nil),    // 50: skein.replay.v1.ForgetDeleted
-	(*Redaction)(nil),        // 51: skein.replay.v1.Redaction
-	(*Pair)(nil),             // 52: skein.replay.v1.Pair
+	(*Stragglers)(nil),       // 4: skein.replay.v1.Stragglers
+	(*Curriculum)(nil),       // 5: skein.replay.v1.Curriculum
+	(*CurriculumPhase)(nil),  // 6: skein.replay.v1.CurriculumPhase
+	(*Metric)(nil),           // 7: skein.replay.v1.Metric
+	(*StepRecord)(nil),       // 8: skein.replay.v1.StepRecord
+	(*Policy)(nil),           // 9: skein.replay.v1.Policy
+	(*Command)(nil),          // 10: skein.replay.v1.Command
+	(*CreateRun)(nil),        // 11: skein.replay.v1.CreateRun
+	(*FinishRun)(nil),        // 12: skein.replay.v1.FinishRun
+	(*TakeTickets)(nil),      // 13: skein.replay.v1.TakeTickets
+	(*ReturnTicket)(nil),     // 14: skein.replay.v1.ReturnTicket
+	(*AppendItems)(nil),      // 15: skein.replay.v1.AppendItems
+	(*Tick)(nil),             // 16: skein.replay.v1.Tick
+	(*AcquireLease)(nil),     // 17: skein.replay.v1.AcquireLease
+	(*ExtendLease)(nil),      // 18: skein.replay.v1.ExtendLease
+	(*CommitStep)(nil),       // 19: skein.replay.v1.CommitStep
+	(*ReleaseLease)(nil),     // 20: skein.replay.v1.ReleaseLease
+	(*RequestEval)(nil),      // 21: skein.replay.v1.RequestEval
+	(*SetTable)(nil),         // 22: skein.replay.v1.SetTable
+	(*InsertGroups)(nil),     // 23: skein.replay.v1.InsertGroups
+	(*GroupInsert)(nil),      // 24: skein.replay.v1.GroupInsert
+	(*UpdatePriorities)(nil), // 25: skein.replay.v1.UpdatePriorities
+	(*GroupPriority)(nil),    // 26: skein.replay.v1.GroupPriority
+	(*RemoveGroups)(nil),     // 27: skein.replay.v1.RemoveGroups
+	(*DeleteLogs)(nil),       // 28: skein.replay.v1.DeleteLogs
+	(*SetQuota)(nil),         // 29: skein.replay.v1.SetQuota
+	(*Quota)(nil),            // 30: skein.replay.v1.Quota
+	(*Count)(nil),            // 31: skein.replay.v1.Count
+	(*LagCount)(nil),         // 32: skein.replay.v1.LagCount
+	(*RunState)(nil),         // 33: skein.replay.v1.RunState
+	(*Member)(nil),           // 34: skein.replay.v1.Member
+	(*GroupState)(nil),       // 35: skein.replay.v1.GroupState
+	(*TaskState)(nil),        // 36: skein.replay.v1.TaskState
+	(*ItemState)(nil),        // 37: skein.replay.v1.ItemState
+	(*LeaseState)(nil),       // 38: skein.replay.v1.LeaseState
+	(*WorkerState)(nil),      // 39: skein.replay.v1.WorkerState
+	(*EvalState)(nil),        // 40: skein.replay.v1.EvalState
+	(*Expiry)(nil),           // 41: skein.replay.v1.Expiry
+	(*TableConfig)(nil),      // 42: skein.replay.v1.TableConfig
+	(*TableState)(nil),       // 43: skein.replay.v1.TableState
+	(*TableItem)(nil),        // 44: skein.replay.v1.TableItem
+	(*TenantState)(nil),      // 45: skein.replay.v1.TenantState
+	(*RedactLogs)(nil),       // 46: skein.replay.v1.RedactLogs
+	(*Redact)(nil),           // 47: skein.replay.v1.Redact
+	(*DropTable)(nil),        // 48: skein.replay.v1.DropTable
+	(*ImportLogs)(nil),       // 49: skein.replay.v1.ImportLogs
+	(*ImportGroup)(nil),      // 50: skein.replay.v1.ImportGroup
+	(*ForgetDeleted)(nil),    // 51: skein.replay.v1.ForgetDeleted
+	(*Redaction)(nil),        // 52: skein.replay.v1.Redaction
+	(*Pair)(nil),             // 53: skein.replay.v1.Pair
 }
 var file_skein_replay_v1_replay_proto_depIdxs = []int32{
 	1,  // 0: skein.replay.v1.Record.item:type_name -> skein.replay.v1.Item
-	4,  // 1: skein.replay.v1.RunSpec.curriculum:type_name -> skein.replay.v1.Curriculum
-	5,  // 2: skein.replay.v1.Curriculum.phases:type_name -> skein.replay.v1.CurriculumPhase
-	6,  // 3: skein.replay.v1.StepRecord.metrics:type_name -> skein.replay.v1.Metric
-	10, // 4: skein.replay.v1.Command.create_run:type_name -> skein.replay.v1.CreateRun
-	11, // 5: skein.replay.v1.Command.finish_run:type_name -> skein.replay.v1.FinishRun
-	12, // 6: skein.replay.v1.Command.take_tickets:type_name -> skein.replay.v1.TakeTickets
-	13, // 7: skein.replay.v1.Command.return_ticket:type_name -> skein.replay.v1.ReturnTicket
-	14, // 8: skein.replay.v1.Command.append_items:type_name -> skein.replay.v1.AppendItems
-	15, // 9: skein.replay.v1.Command.tick:type_name -> skein.replay.v1.Tick
-	16, // 10: skein.replay.v1.Command.acquire_lease:type_name -> skein.replay.v1.AcquireLease
-	17, // 11: skein.replay.v1.Command.extend_lease:type_name -> skein.replay.v1.ExtendLease
-	18, // 12: skein.replay.v1.Command.commit_step:type_name -> skein.replay.v1.CommitStep
-	19, // 13: skein.replay.v1.Command.release_lease:type_name -> skein.replay.v1.ReleaseLease
-	20, // 14: skein.replay.v1.Command.request_eval:type_name -> skein.replay.v1.RequestEval
-	21, // 15: skein.replay.v1.Command.set_table:type_name -> skein.replay.v1.SetTable
-	22, // 16: skein.replay.v1.Command.insert_groups:type_name -> skein.replay.v1.InsertGroups
-	24, // 17: skein.replay.v1.Command.update_priorities:type_name -> skein.replay.v1.UpdatePriorities
-	26, // 18: skein.replay.v1.Command.remove_groups:type_name -> skein.replay.v1.RemoveGroups
-	27, // 19: skein.replay.v1.Command.delete_logs:type_name -> skein.replay.v1.DeleteLogs
-	45, // 20: skein.replay.v1.Command.redact_logs:type_name -> skein.replay.v1.RedactLogs
-	47, // 21: skein.replay.v1.Command.drop_table:type_name -> skein.replay.v1.DropTable
-	48, // 22: skein.replay.v1.Command.import_logs:type_name -> skein.replay.v1.ImportLogs
-	50, // 23: skein.replay.v1.Command.forget_deleted:type_name -> skein.replay.v1.ForgetDeleted
-	28, // 24: skein.replay.v1.Command.set_quota:type_name -> skein.replay.v1.SetQuota
-	3,  // 25: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
-	1,  // 26: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
-	7,  // 27: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
-	23, // 28: skein.replay.v1.InsertGroups.groups:type_name -> skein.replay.v1.GroupInsert
-	25, // 29: skein.replay.v1.UpdatePriorities.updates:type_name -> skein.replay.v1.GroupPriority
-	29, // 30: skein.replay.v1.SetQuota.quota:type_name -> skein.replay.v1.Quota
-	3,  // 31: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
-	30, // 32: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
-	30, // 33: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
-	31, // 34: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
-	0,  // 35: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
-	33, // 36: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
-	1,  // 37: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
-	51, // 38: skein.replay.v1.ItemState.redactions:type_name -> skein.replay.v1.Redaction
-	41, // 39: skein.replay.v1.TableState.config:type_name -> skein.replay.v1.TableConfig
-	30, // 40: skein.replay.v1.TableState.removed:type_name -> skein.replay.v1.Count
-	30, // 41: skein.replay.v1.TableState.refused:type_name -> skein.replay.v1.Count
-	0,  // 42: skein.replay.v1.TableItem.phase:type_name -> skein.replay.v1.GroupPhase
-	33, // 43: skein.replay.v1.TableItem.members:type_name -> skein.replay.v1.Member
-	29, // 44: skein.replay.v1.TenantState.quota:type_name -> skein.replay.v1.Quota
-	30, // 45: skein.replay.v1.TenantState.refused:type_name -> skein.replay.v1.Count
-	46, // 46: skein.replay.v1.RedactLogs.redactions:type_name -> skein.replay.v1.Redact
-	1,  // 47: skein.replay.v1.ImportLogs.items:type_name -> skein.replay.v1.Item
-	49, // 48: skein.replay.v1.ImportLogs.groups:type_name -> skein.replay.v1.ImportGroup
-	8,  // 49: skein.replay.v1.ImportLogs.policy:type_name -> skein.replay.v1.Policy
-	0,  // 50: skein.replay.v1.ImportGroup.phase:type_name -> skein.replay.v1.GroupPhase
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	5,  // 1: skein.replay.v1.RunSpec.curriculum:type_name -> skein.replay.v1.Curriculum
+	4,  // 2: skein.replay.v1.RunSpec.stragglers:type_name -> skein.replay.v1.Stragglers
+	6,  // 3: skein.replay.v1.Curriculum.phases:type_name -> skein.replay.v1.CurriculumPhase
+	7,  // 4: skein.replay.v1.StepRecord.metrics:type_name -> skein.replay.v1.Metric
+	11, // 5: skein.replay.v1.Command.create_run:type_name -> skein.replay.v1.CreateRun
+	12, // 6: skein.replay.v1.Command.finish_run:type_name -> skein.replay.v1.FinishRun
+	13, // 7: skein.replay.v1.Command.take_tickets:type_name -> skein.replay.v1.TakeTickets
+	14, // 8: skein.replay.v1.Command.return_ticket:type_name -> skein.replay.v1.ReturnTicket
+	15, // 9: skein.replay.v1.Command.append_items:type_name -> skein.replay.v1.AppendItems
+	16, // 10: skein.replay.v1.Command.tick:type_name -> skein.replay.v1.Tick
+	17, // 11: skein.replay.v1.Command.acquire_lease:type_name -> skein.replay.v1.AcquireLease
+	18, // 12: skein.replay.v1.Command.extend_lease:type_name -> skein.replay.v1.ExtendLease
+	19, // 13: skein.replay.v1.Command.commit_step:type_name -> skein.replay.v1.CommitStep
+	20, // 14: skein.replay.v1.Command.release_lease:type_name -> skein.replay.v1.ReleaseLease
+	21, // 15: skein.replay.v1.Command.request_eval:type_name -> skein.replay.v1.RequestEval
+	22, // 16: skein.replay.v1.Command.set_table:type_name -> skein.replay.v1.SetTable
+	23, // 17: skein.replay.v1.Command.insert_groups:type_name -> skein.replay.v1.InsertGroups
+	25, // 18: skein.replay.v1.Command.update_priorities:type_name -> skein.replay.v1.UpdatePriorities
+	27, // 19: skein.replay.v1.Command.remove_groups:type_name -> skein.replay.v1.RemoveGroups
+	28, // 20: skein.replay.v1.Command.delete_logs:type_name -> skein.replay.v1.DeleteLogs
+	46, // 21: skein.replay.v1.Command.redact_logs:type_name -> skein.replay.v1.RedactLogs
+	48, // 22: skein.replay.v1.Command.drop_table:type_name -> skein.replay.v1.DropTable
+	49, // 23: skein.replay.v1.Command.import_logs:type_name -> skein.replay.v1.ImportLogs
+	51, // 24: skein.replay.v1.Command.forget_deleted:type_name -> skein.replay.v1.ForgetDeleted
+	29, // 25: skein.replay.v1.Command.set_quota:type_name -> skein.replay.v1.SetQuota
+	3,  // 26: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
+	1,  // 27: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
+	8,  // 28: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
+	24, // 29: skein.replay.v1.InsertGroups.groups:type_name -> skein.replay.v1.GroupInsert
+	26, // 30: skein.replay.v1.UpdatePriorities.updates:type_name -> skein.replay.v1.GroupPriority
+	30, // 31: skein.replay.v1.SetQuota.quota:type_name -> skein.replay.v1.Quota
+	3,  // 32: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
+	31, // 33: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
+	31, // 34: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
+	32, // 35: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
+	0,  // 36: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
+	34, // 37: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
+	1,  // 38: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
+	52, // 39: skein.replay.v1.ItemState.redactions:type_name -> skein.replay.v1.Redaction
+	42, // 40: skein.replay.v1.TableState.config:type_name -> skein.replay.v1.TableConfig
+	31, // 41: skein.replay.v1.TableState.removed:type_name -> skein.replay.v1.Count
+	31, // 42: skein.replay.v1.TableState.refused:type_name -> skein.replay.v1.Count
+	0,  // 43: skein.replay.v1.TableItem.phase:type_name -> skein.replay.v1.GroupPhase
+	34, // 44: skein.replay.v1.TableItem.members:type_name -> skein.replay.v1.Member
+	30, // 45: skein.replay.v1.TenantState.quota:type_name -> skein.replay.v1.Quota
+	31, // 46: skein.replay.v1.TenantState.refused:type_name -> skein.replay.v1.Count
+	47, // 47: skein.replay.v1.RedactLogs.redactions:type_name -> skein.replay.v1.Redact
+	1,  // 48: skein.replay.v1.ImportLogs.items:type_name -> skein.replay.v1.Item
+	50, // 49: skein.replay.v1.ImportLogs.groups:type_name -> skein.replay.v1.ImportGroup
+	9,  // 50: skein.replay.v1.ImportLogs.policy:type_name -> skein.replay.v1.Policy
+	0,  // 51: skein.replay.v1.ImportGroup.phase:type_name -> skein.replay.v1.GroupPhase
+	52, // [52:52] is the sub-list for method output_type
+	52, // [52:52] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_skein_replay_v1_replay_proto_init() }
@@ -5129,7 +5245,7 @@ func file_skein_replay_v1_replay_proto_init() {
 	if File_skein_replay_v1_replay_proto != nil {
 		return
 	}
-	file_skein_replay_v1_replay_proto_msgTypes[8].OneofWrappers = []any{
+	file_skein_replay_v1_replay_proto_msgTypes[9].OneofWrappers = []any{
 		(*Command_CreateRun)(nil),
 		(*Command_FinishRun)(nil),
 		(*Command_TakeTickets)(nil),
@@ -5152,14 +5268,14 @@ func file_skein_replay_v1_replay_proto_init() {
 		(*Command_ForgetDeleted)(nil),
 		(*Command_SetQuota)(nil),
 	}
-	file_skein_replay_v1_replay_proto_msgTypes[33].OneofWrappers = []any{}
+	file_skein_replay_v1_replay_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_replay_v1_replay_proto_rawDesc), len(file_skein_replay_v1_replay_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   52,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
