@@ -14,7 +14,8 @@ import (
 type bases struct {
 	// many makes the runs share engines and take turns in training.
 	many  bool
-	likes []Config // all of them, so that an engine suits each
+	likes []Config // all of them on rollouts, so that an engine suits each
+	runs  int      // that train at once; 0 = 1
 
 	mu       sync.Mutex
 	models   map[string]*shared[*model.Model] // by the name in configurations
@@ -87,7 +88,7 @@ func (b *bases) backend(c Config, m *model.Model, log *slog.Logger) (*base, erro
 	key := baseKey(c, m.Digest)
 	x := b.backends[key]
 	if x == nil {
-		be, err := OpenBackend(c, m, log)
+		be, err := openBackend(c, m, log, b.runs)
 		if err != nil {
 			return nil, err
 		}

@@ -55,7 +55,7 @@ func TrainMany(ctx context.Context, runs []ManyRun, opt LocalOptions) ([]ManyOut
 		return nil, err
 	}
 	shared := newBases()
-	shared.many = true
+	shared.many, shared.runs = true, len(runs)
 	out := make([]ManyOutcome, len(runs))
 	errs := make([]error, len(runs))
 	var wg sync.WaitGroup

@@ -45,13 +45,19 @@ func OpenModel(name string, options ...model.OpenOption) (*model.Model, error) {
 // OpenBackend prepares the configured device for a model, which can be closed
 // then. There is no fallback: a device that is not there is an error.
 func OpenBackend(c Config, m *model.Model, log *slog.Logger) (model.Backend, error) {
+	return openBackend(c, m, log, 1)
+}
+
+// openBackend is OpenBackend for a number of runs that train on it: together they
+// keep as many activations as one would.
+func openBackend(c Config, m *model.Model, log *slog.Logger, runs int) (model.Backend, error) {
 	if device, ok := strings.CutPrefix(c.Backend, "xla:"); ok {
 		return xla.Open(m, xla.Options{Device: device, Dtype: c.Dtype, Devices: c.Devices, Shard: c.ShardBase, Threads: c.Threads, Logger: log})
 	}
 	if c.Backend != "go" {
 		return nil, fmt.Errorf("project: backend %q: use \"go\" or \"xla:cpu\"", c.Backend)
 	}
-	return gobackend.New(m, gobackend.Options{Threads: c.Threads})
+	return gobackend.New(m, gobackend.Options{Threads: c.Threads, ActivationBytes: gobackend.DefaultActivationBytes / int64(max(runs, 1))})
 }
 
 // OpenSource opens the configured task source.

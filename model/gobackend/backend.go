@@ -20,7 +20,8 @@ type Options struct {
 	ActivationBytes int64
 }
 
-const defaultActivationBytes = 384 << 20
+// DefaultActivationBytes is Options.ActivationBytes unless it is set.
+const DefaultActivationBytes = 384 << 20
 
 // backend is a packed copy of one model's weights.
 type backend struct {
@@ -50,7 +51,7 @@ func New(m *model.Model, opts Options) (model.Backend, error) {
 		opts.Threads = runtime.GOMAXPROCS(0)
 	}
 	if opts.ActivationBytes == 0 {
-		opts.ActivationBytes = defaultActivationBytes
+		opts.ActivationBytes = DefaultActivationBytes
 	}
 	b := &backend{m: m, pool: f32.NewPool(opts.Threads), opts: opts}
 	var err error
