@@ -80,7 +80,9 @@ func (c *wholeConn) Write(b []byte) (int, error) {
 const writeBuffer = 1 << 17
 
 // wholeTLS is credentials.NewTLS over a recordConn, for clients.
-type wholeTLS struct{ credentials.TransportCredentials }
+type wholeTLS struct {
+	credentials.TransportCredentials
+}
 
 func newWholeTLS(conf *tls.Config) credentials.TransportCredentials {
 	return wholeTLS{credentials.NewTLS(conf)}

@@ -65,7 +65,7 @@ func (f *fold) steer(r *runState, s StepRecord) error {
 		return refuse(ErrInvalid, "step %d of run %q: without a lease it trains nothing, but it names %d logs and %d groups", s.Step, s.Run, len(s.LogIDs), len(s.Groups))
 	}
 	if !r.HasStep || r.Finished {
-		return refuse(ErrStale, "step %d of run %q: no lease 0, and only a run that has steps and is not finished can be rolled back", s.Step, s.Run)
+		return refuse(ErrStale, "step %d of run %q: only a run that has steps and is not finished can be rolled back, which is what lease 0 asks for", s.Step, s.Run)
 	}
 	if s.Version != r.LatestVersion+1 {
 		return refuse(ErrStale, "step %d of run %q: Version = %d, the latest policy is %d", s.Step, s.Run, s.Version, r.LatestVersion)
