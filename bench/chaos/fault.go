@@ -199,6 +199,17 @@ func (in *injector) badDisk(n *node, f Fault, how disk.Faults) (bool, error) {
 
 // powerCut takes the power of nodes away, all at the same moment.
 func (in *injector) powerCut(f Fault, rng *rand.Rand, nodes ...*node) (bool, error) {
+	locked := nodes // in order of their places, so that two cuts don't wait for each other
+	unlock := func() {
+		for _, n := range locked {
+			n.power.Unlock()
+		}
+		locked = nil
+	}
+	defer unlock()
+	for _, n := range nodes {
+		n.power.Lock()
+	}
 	for _, n := range nodes {
 		if n.theDisk() == nil {
 			return false, nil
@@ -227,6 +238,7 @@ func (in *injector) powerCut(f Fault, rng *rand.Rand, nodes ...*node) (bool, err
 		in.loss.Unsynced += loss.Unsynced
 		in.mu.Unlock()
 	}
+	unlock()
 	time.Sleep(f.For)
 	for _, n := range nodes {
 		n.start()
@@ -313,10 +325,13 @@ func (in *injector) replace(n *node, f Fault) (bool, error) {
 		return true, fmt.Errorf("remove %s: %w", n.id, err)
 	}
 	old := n.id
-	if err := n.discard(); err != nil {
-		return true, err
+	n.power.Lock()
+	err := n.discard()
+	if err == nil {
+		err = n.prepare(in.c.newID())
 	}
-	if err := n.prepare(in.c.newID()); err != nil {
+	n.power.Unlock()
+	if err != nil {
 		return true, err
 	}
 	n.start()

@@ -33,6 +33,8 @@ type node struct {
 	c     *cluster
 	place int
 
+	power sync.Mutex // held by who takes the disk's power, or the disk, away
+
 	mu       sync.Mutex
 	id       string
 	gen      int    // of the folder: a replaced node gets a new one
