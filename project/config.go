@@ -130,6 +130,25 @@ type RolloutConfig struct {
 	// is out for the longest, at least so long; of each member the first log
 	// counts. 0 = never.
 	DuplicateAfter time.Duration `yaml:"duplicate_after"`
+	// InFlight says what a new policy does to rollouts that are going on:
+	// recompute (their tokens so far are computed again under it, so that every
+	// log-probability is the one its version gives), or keep (they go on over
+	// the cache of the old one at once, and importance ratios take up the
+	// difference).
+	InFlight string `yaml:"in_flight"`
+}
+
+// What RolloutConfig.InFlight can be.
+const (
+	InFlightRecompute = "recompute"
+	InFlightKeep      = "keep"
+)
+
+func (r RolloutConfig) onSwap() rollout.SwapMode {
+	if r.InFlight == InFlightKeep {
+		return rollout.SwapKeep
+	}
+	return rollout.SwapRecompute
 }
 
 // What RolloutConfig.OnTimeout can be.
@@ -168,7 +187,7 @@ func DefaultConfig() Config {
 		Rollout: RolloutConfig{
 			Slots: 32, MaxLen: 512, MaxToolCallingIterations: 8, TopP: 1,
 			ToolTimeout: 10 * time.Second, TurnTimeout: 2 * time.Minute, RolloutTimeout: 5 * time.Minute,
-			GroupTimeout: 10 * time.Minute, MaxAttempts: 3, OnTimeout: OnTimeoutBackfill,
+			GroupTimeout: 10 * time.Minute, MaxAttempts: 3, OnTimeout: OnTimeoutBackfill, InFlight: InFlightRecompute,
 		},
 		Eval:   EvalConfig{Every: 5, Tasks: 64},
 		Limits: LimitsConfig{MaxIdle: 15 * time.Minute, MaxEmpty: 10},
@@ -257,6 +276,9 @@ func (c Config) Validate() error {
 	}
 	if !slices.Contains([]string{OnTimeoutBackfill, OnTimeoutShrink, OnTimeoutDrop}, r.OnTimeout) {
 		bad("rollout.on_timeout", r.OnTimeout, "use backfill, shrink or drop")
+	}
+	if r.InFlight != InFlightRecompute && r.InFlight != InFlightKeep {
+		bad("rollout.in_flight", r.InFlight, "use recompute, or keep for in-flight updates without delay")
 	}
 	if r.Oversample < 0 || r.Oversample > 512 {
 		bad("rollout.oversample", r.Oversample, "use 0 to roll out num_generations members and no more, or at most 512 extra ones")

@@ -50,7 +50,7 @@ func (x *base) seat(c Config, likes []Config) (at place, leave func() error, err
 func (x *base) find(c Config, likes []Config) (*engine, *rollout.RunEngine, error) {
 	r := c.Rollout
 	for _, e := range x.engines {
-		if e.MaxLen() < r.MaxLen {
+		if e.MaxLen() < r.MaxLen || e.OnSwap() != r.onSwap() {
 			continue
 		}
 		view, err := e.ForRun(c.Run, r.MaxLen)
@@ -65,7 +65,7 @@ func (x *base) find(c Config, likes []Config) (*engine, *rollout.RunEngine, erro
 		}
 		slots, maxLen = max(slots, o.Rollout.Slots), max(maxLen, o.Rollout.MaxLen)
 	}
-	local, err := newEngine(x.Backend, slots, maxLen, 1+runsPerEngine)
+	local, err := newEngine(x.Backend, rollout.EngineConfig{Slots: slots, MaxLen: maxLen, Adapters: 1 + runsPerEngine, OnSwap: r.onSwap()})
 	if err != nil {
 		return nil, nil, err
 	}

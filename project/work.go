@@ -22,7 +22,7 @@ func (p *parts) work(ctx context.Context, st replay.Store, name string, log *slo
 		return errors.Join(p.workOn(ctx, st, name, at, log, beat), leave())
 	}
 	r := p.cfg.Rollout
-	engine, err := newEngine(p.backend, r.Slots, r.MaxLen, 1)
+	engine, err := newEngine(p.backend, rollout.EngineConfig{Slots: r.Slots, MaxLen: r.MaxLen, Adapters: 1, OnSwap: r.onSwap()})
 	if err != nil {
 		return err
 	}
@@ -30,12 +30,12 @@ func (p *parts) work(ctx context.Context, st replay.Store, name string, log *slo
 	return p.workOn(ctx, st, name, place{engine: engine, members: membersOf(r.Slots)}, log, beat)
 }
 
-func newEngine(b model.Backend, slots, maxLen, adapters int) (*rollout.LocalEngine, error) {
-	dec, err := b.NewDecoder(model.DecoderConfig{Slots: slots, MaxLen: maxLen, Adapters: adapters})
+func newEngine(b model.Backend, c rollout.EngineConfig) (*rollout.LocalEngine, error) {
+	dec, err := b.NewDecoder(model.DecoderConfig{Slots: c.Slots, MaxLen: c.MaxLen, Adapters: c.Adapters})
 	if err != nil {
 		return nil, err
 	}
-	engine, err := rollout.NewEngine(dec, rollout.EngineConfig{Slots: slots, MaxLen: maxLen, Adapters: adapters})
+	engine, err := rollout.NewEngine(dec, c)
 	if err != nil {
 		return nil, errors.Join(err, dec.Close())
 	}

@@ -193,6 +193,9 @@ func (e *LocalEngine) MaxLen() int { return e.cfg.MaxLen }
 // Slots is the number of sequences decoded together.
 func (e *LocalEngine) Slots() int { return e.cfg.Slots }
 
+// OnSwap is what a swap does to requests in flight.
+func (e *LocalEngine) OnSwap() SwapMode { return e.cfg.OnSwap }
+
 // Close fails the requests in flight with ErrEngineClosed, waits for the
 // engine's goroutine and closes the decoder. Later calls return the same error.
 func (e *LocalEngine) Close() error {
