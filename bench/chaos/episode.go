@@ -80,7 +80,7 @@ func newReport(seed uint64) *Report {
 func episode(ctx context.Context, opt options) (rep *Report, err error) {
 	rep = newReport(opt.Seed)
 	rep.Episodes, rep.Nodes = 1, []int{opt.Nodes}
-	startCtx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	startCtx, cancel := context.WithTimeout(ctx, recovery)
 	defer cancel()
 	c, err := open(startCtx, opt)
 	if err != nil {
@@ -108,7 +108,7 @@ func episode(ctx context.Context, opt options) (rep *Report, err error) {
 		rep.Violations = append(rep.Violations, e.Error())
 	}
 	c.note("healing")
-	heal, cancel := context.WithTimeout(context.Background(), 120*time.Second)
+	heal, cancel := context.WithTimeout(context.Background(), recovery)
 	defer cancel()
 	herr := c.healthy(heal, opt.Nodes)
 	w.end()
@@ -119,7 +119,7 @@ func episode(ctx context.Context, opt options) (rep *Report, err error) {
 	if herr == nil { // what came last reaches everybody
 		herr = c.healthy(heal, opt.Nodes)
 	}
-	look, cancel := context.WithTimeout(context.Background(), 120*time.Second)
+	look, cancel := context.WithTimeout(context.Background(), recovery)
 	defer cancel()
 	g := inspect(look, c.admin, h)
 	f.Lost, f.Duplicated = g.Lost, g.Duplicated

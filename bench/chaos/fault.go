@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -12,10 +13,15 @@ import (
 	"github.com/skein-rl/skein/bench/chaos/disk"
 )
 
+// recovery is how long a group may take to be healthy again. Generous: the
+// machine may be busy with other things, and all nodes share it.
+const recovery = 5 * time.Minute
+
 // injector carries a schedule out.
 type injector struct {
 	c     *cluster
 	nodes int
+	lone  sync.RWMutex // a fault that bears no other beside it holds it alone
 
 	mu      sync.Mutex
 	done    map[Kind]int
@@ -37,6 +43,13 @@ func (in *injector) run(ctx context.Context, faults []Fault) {
 			break
 		}
 		wg.Go(func() {
+			if slices.Contains(alone, f.Kind) {
+				in.lone.Lock()
+				defer in.lone.Unlock()
+			} else {
+				in.lone.RLock()
+				defer in.lone.RUnlock()
+			}
 			if f.Target < 0 {
 				if f.Target = in.c.leader(); f.Target < 0 || f.Target >= in.nodes {
 					f.Target = int(f.Seed % uint64(in.nodes))
@@ -286,7 +299,7 @@ func (in *injector) rolling() (bool, error) {
 			return true, fmt.Errorf("node %s did not stop within 40 s of SIGTERM", n.id)
 		}
 		n.start()
-		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), recovery)
 		err := in.c.healthy(ctx, in.nodes)
 		cancel()
 		if err != nil {
@@ -335,7 +348,7 @@ func (in *injector) replace(n *node, f Fault) (bool, error) {
 		return true, err
 	}
 	n.start()
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), recovery)
 	defer cancel()
 	if err := in.c.healthy(ctx, in.nodes); err != nil {
 		return true, fmt.Errorf("node %s in place of %s: %w", n.id, old, err)
@@ -356,7 +369,7 @@ func (in *injector) grow(f Fault) (bool, error) {
 		n.leave()
 		_ = n.discard()
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), recovery)
 	defer cancel()
 	if err := in.c.healthy(ctx, in.nodes+1); err != nil {
 		return true, fmt.Errorf("one more node, %s: %w", n.id, err)
