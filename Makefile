@@ -31,7 +31,7 @@ REVERB_PYTHON ?= $(firstword $(foreach v,3.11 3.10 3.9,$(shell command -v python
 # Words before a benchmark's command; on a machine shared with other work: BENCH_RUN='setsid -w bench/first.sh'
 BENCH_RUN ?=
 
-.PHONY: deploy-check deploy-manifests test-clients gpu-check gpu-test-binary bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
+.PHONY: sim bench-cluster deploy-check deploy-manifests test-clients gpu-check gpu-test-binary bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -142,6 +142,11 @@ chaos: ## torture clusters of the real binary and check every promise, into chao
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/skein-chaos ./cmd/skein
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/chaos ./bench/chaos
 	bin/chaos -binary bin/skein-chaos -out chaos -seconds $(CHAOS_SECONDS) -seed $(CHAOS_SEED) $(CHAOS_ARGS)
+
+SEEDS ?= 1000
+SEED  ?= 1
+sim: ## the coordination in virtual time: SEEDS seeds from SEED on, every promise audited (docs/cluster-simulation.md)
+	$(GO) test ./internal/sim -run TestSeeds -count 1 -timeout 12h -v -sim.seeds $(SEEDS) -sim.seed $(SEED)
 
 test: ## all tests that need no download
 	$(GO) test -timeout 15m ./...
