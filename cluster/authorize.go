@@ -100,6 +100,9 @@ func admit(ctx context.Context, method string) (context.Context, error) {
 	if of(method, pb.Learner_ServiceDesc.ServiceName) && who.role != RoleLearner {
 		return nil, fmt.Errorf("%w: %s is for learners; %s is a %s", ErrDenied, method, who.id, who.role)
 	}
+	if of(method, pb.Policies_ServiceDesc.ServiceName) && who.role != RoleWorker {
+		return nil, fmt.Errorf("%w: %s is for workers; %s is a %s", ErrDenied, method, who.id, who.role)
+	}
 	return context.WithValue(ctx, callerKey{}, who), nil
 }
 
@@ -122,7 +125,7 @@ var everybodys = []string{
 // everybody's streams: they check what they are asked for.
 var everybodysStreams = []string{
 	pb.Replay_Append_FullMethodName, pb.Replay_Fetch_FullMethodName, pb.Replay_PutBlob_FullMethodName, pb.Replay_GetBlob_FullMethodName,
-	pb.Learner_Assist_FullMethodName,
+	pb.Learner_Assist_FullMethodName, pb.Policies_Get_FullMethodName,
 }
 
 // authorize says whether the caller may make a unary call. A call that names a

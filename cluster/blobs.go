@@ -222,7 +222,17 @@ func (s *peerServer) PullBlob(req *pb.GetBlobRequest, st pb.Peer_PullBlobServer)
 
 // sendBlob cuts a blob into pieces. An empty blob is one empty piece.
 func sendBlob(digest string, data []byte, send func(*pb.BlobChunk) error) error {
+	return sendBlobFrom(digest, data, 0, send)
+}
+
+// sendBlobFrom is sendBlob without the bytes before an offset; the size sent is
+// that of the whole.
+func sendBlobFrom(digest string, data []byte, offset int64, send func(*pb.BlobChunk) error) error {
+	if offset < 0 || offset > int64(len(data)) {
+		return fmt.Errorf("%w: offset = %d: blob %s has %d bytes", replay.ErrInvalid, offset, digest, len(data))
+	}
 	piece := &pb.BlobChunk{Digest: digest, Size: int64(len(data))}
+	data = data[offset:]
 	for {
 		k := min(len(data), blobPiece)
 		piece.Data = data[:k]

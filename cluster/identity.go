@@ -83,7 +83,7 @@ func newCluster(id string) (*Identity, error) {
 	return a.found(id, 0)
 }
 
-// sign issues a certificate. Only those of replay nodes and learners serve.
+// sign issues a certificate. All but those of clients serve.
 func (id *Identity) sign(to caller, pub any) ([]byte, error) {
 	if id.caKey == nil {
 		return nil, fmt.Errorf("cluster: node %s holds no authority key and cannot admit: join through a replay node", id.ID)
@@ -98,7 +98,7 @@ func (id *Identity) sign(to caller, pub any) ([]byte, error) {
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		URIs:         []*url.URL{{Scheme: "skein", Host: to.role, Path: "/" + to.id, RawQuery: certQuery(id.group, to.tenant)}},
 	}
-	if to.role == RoleReplay || to.role == RoleLearner {
+	if to.role != RoleClient {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		tmpl.DNSNames = []string{to.role + nameSuffix}
 	}

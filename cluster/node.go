@@ -53,7 +53,9 @@ type Node struct {
 	app     *appender
 	repairs *repairer
 	blobs   *blobs
-	marks   *marks
+	// policies: from whom workers fetch adapters, while this node leads.
+	policies *policyForest
+	marks    *marks
 
 	ready    atomic.Uint64          // term in which this node leads with everything applied; 0 = it does not
 	members  sync.RWMutex           // appends hold it shared, membership changes alone
@@ -119,7 +121,7 @@ func newNode(cfg Config) (*Node, error) {
 	}
 	n := &Node{
 		cfg: cfg, log: cfg.Logger.With("component", "cluster"), lock: lock, start: time.Now(),
-		changes: newNotifier(), clock: clock.NewGroup(), live: newLiveness(cfg.AliveFor), opened: make(chan struct{}), failed: make(chan struct{}),
+		changes: newNotifier(), clock: clock.NewGroup(), live: newLiveness(cfg.AliveFor), policies: newPolicyForest(), opened: make(chan struct{}), failed: make(chan struct{}),
 	}
 	n.metrics = newMetrics(cfg.Registerer)
 	n.ctx, n.stop = context.WithCancel(context.Background())

@@ -218,7 +218,7 @@ func (r *replayServer) GetBlob(q *pb.GetBlobRequest, st pb.Replay_GetBlobServer)
 	if err != nil {
 		return err
 	}
-	return sendBlob(q.GetDigest(), data, st.Send)
+	return sendBlobFrom(q.GetDigest(), data, q.GetOffset(), st.Send)
 }
 
 // Append reads requests while the window has room and answers each when it is

@@ -259,6 +259,7 @@ func (h *host) open(w wanted, runs []wanted, log *slog.Logger) (p *parts, at pla
 	if err != nil {
 		return fail(err)
 	}
+	at.policies = h.m.policies
 	if h.keep == nil {
 		h.keep = p.base.retain()
 	}

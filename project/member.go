@@ -34,6 +34,8 @@ type member struct {
 	// Learners only: what this one does, and its port for the others.
 	duty   atomic.Pointer[duty]
 	server *cluster.LearnerServer
+	// Workers only: fetches policies, and passes them on to other workers.
+	policies *cluster.Policies
 }
 
 // joinAs gets a certificate for a role and connects with it.
@@ -56,14 +58,18 @@ func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*m
 	}
 	m := &member{opt: o, name: id, kind: role, client: client, lock: lock, began: time.Now()}
 	m.duty.Store(&duty{})
-	if role == cluster.RoleLearner {
-		listen := o.Listen
-		if slices.Contains(o.Roles, cluster.RoleReplay) {
-			listen = "" // is the replay node's
-		}
-		if m.server, err = client.ServeLearner(listen, o.Log, m.assist); err != nil {
-			return nil, errors.Join(err, client.Close(), lock.Close())
-		}
+	listen := o.Listen
+	if o.Roles[0] != role || slices.Contains(o.Roles, cluster.RoleReplay) {
+		listen = "" // is the replay node's, or the first role's
+	}
+	switch role {
+	case cluster.RoleLearner:
+		m.server, err = client.ServeLearner(listen, o.Log, m.assist)
+	case cluster.RoleWorker:
+		m.policies, err = client.ServePolicies(listen, o.Log)
+	}
+	if err != nil {
+		return nil, errors.Join(err, client.Close(), lock.Close())
 	}
 	return m, nil
 }
@@ -122,6 +128,9 @@ func readFirstLine(path string) (string, error) {
 func (m *member) Close() error {
 	if m.server != nil {
 		m.server.Close()
+	}
+	if m.policies != nil {
+		m.policies.Close()
 	}
 	return errors.Join(m.client.Close(), m.lock.Close())
 }
@@ -215,6 +224,10 @@ func (m *member) heartbeat(ctx context.Context, info cluster.NodeInfo) {
 	if m.server != nil {
 		d := m.duty.Load()
 		info.Addr, info.Run, info.Leads = m.server.Addr(), d.run, d.leads
+	}
+	if m.policies != nil {
+		info.Addr = m.policies.Addr()
+		tellPolicies(&info, m.policies.Stats())
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

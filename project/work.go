@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/skein-rl/skein/cluster"
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/replay"
 	"github.com/skein-rl/skein/rollout"
@@ -51,6 +52,8 @@ type place struct {
 	engine  rollout.Engine
 	members int
 	seat    *rollout.Seat // nil: alone
+	// policies fetches adapters; nil: from the store.
+	policies *cluster.Policies
 }
 
 // workOn is work on an engine that is there.
@@ -73,9 +76,13 @@ func (p *parts) workOn(ctx context.Context, st replay.Store, name string, at pla
 	wc := rollout.DefaultWorkerConfig()
 	wc.Run, wc.Name, wc.Seed = p.cfg.Run, name, p.cfg.Training.Seed
 	wc.Members = at.members
-	w, err := rollout.NewWorker(wc, rollout.Parts{
+	own := rollout.Parts{
 		Store: st, Source: source, Engine: at.engine, Chat: p.chat, Loop: loop, Base: p.model, Now: time.Now, Seat: at.seat, Judges: judges,
-	}, p.trace.rolling(rollout.Hooks{
+	}
+	if at.policies != nil {
+		own.Policies = at.policies
+	}
+	w, err := rollout.NewWorker(wc, own, p.trace.rolling(rollout.Hooks{
 		Heartbeat: beat,
 		Policy: func(version uint64, adapter string) {
 			log.Info("worker serves policy", "run", p.cfg.Run, "policy_version", version, "adapter", adapter)

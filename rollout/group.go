@@ -163,7 +163,7 @@ func (w *Worker) version(ctx context.Context, version uint64) (loadedPolicy, err
 	if p.Version != version {
 		return loadedPolicy{}, fmt.Errorf("policy version %d is not to be had; the store answers with %d", version, p.Version)
 	}
-	return loadPolicy(ctx, w.parts.Store, w.parts.Base, p)
+	return loadPolicy(ctx, w.fetchPolicy, w.parts.Base, p)
 }
 
 // member rolls out one member. A task that could not be made is a failed

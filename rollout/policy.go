@@ -13,7 +13,7 @@ import (
 // loadPolicy fetches a policy's adapter and verifies it (P6): the blob's bytes
 // and the decoded adapter have the digest the registry holds, it was trained on
 // this base, and it has this model's shape.
-func loadPolicy(ctx context.Context, store replay.Store, base *model.Model, p replay.Policy) (loadedPolicy, error) {
+func loadPolicy(ctx context.Context, get func(context.Context, replay.Policy) ([]byte, error), base *model.Model, p replay.Policy) (loadedPolicy, error) {
 	out := loadedPolicy{version: p.Version, digest: p.Adapter}
 	if p.Adapter == "" {
 		return out, nil
@@ -21,7 +21,7 @@ func loadPolicy(ctx context.Context, store replay.Store, base *model.Model, p re
 	fail := func(err error) (loadedPolicy, error) {
 		return loadedPolicy{}, fmt.Errorf("policy version %d, adapter %s: %w", p.Version, p.Adapter, err)
 	}
-	blob, err := store.GetBlob(ctx, p.Adapter)
+	blob, err := get(ctx, p)
 	if err != nil {
 		return fail(err)
 	}

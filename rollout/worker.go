@@ -71,7 +71,7 @@ func (c WorkerConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Parts are what a worker is made of. All but Now, Seat and Judges are required.
+// Parts are what a worker is made of. All but Now, Seat, Judges and Policies are required.
 type Parts struct {
 	Store  replay.Store
 	Source Source
@@ -84,6 +84,10 @@ type Parts struct {
 	// Seat is the run's part of what the process keeps in flight, when it serves
 	// several runs; nil: WorkerConfig.Members is all its own.
 	Seat *Seat
+	// Policies fetches adapters by another way than Store.GetBlob; nil = that.
+	Policies interface {
+		Get(ctx context.Context, p replay.Policy) ([]byte, error)
+	}
 }
 
 // Worker takes tickets, rolls out their groups, and appends the logs; beside
@@ -215,9 +219,17 @@ func (w *Worker) prepareProbe(ctx context.Context) error {
 	return nil
 }
 
+// fetchPolicy gets the bytes of a policy's adapter.
+func (w *Worker) fetchPolicy(ctx context.Context, p replay.Policy) ([]byte, error) {
+	if w.parts.Policies != nil {
+		return w.parts.Policies.Get(ctx, p)
+	}
+	return w.parts.Store.GetBlob(ctx, p.Adapter)
+}
+
 // adopt loads, verifies and serves a policy.
 func (w *Worker) adopt(ctx context.Context, p replay.Policy) error {
-	l, err := loadPolicy(ctx, w.parts.Store, w.parts.Base, p)
+	l, err := loadPolicy(ctx, w.fetchPolicy, w.parts.Base, p)
 	if err != nil {
 		return err
 	}

@@ -1565,7 +1565,9 @@ const file_skein_cluster_v1_node_proto_rawDesc = "" +
 	"\bPushBlob\x12\x1b.skein.cluster.v1.BlobChunk\x1a!.skein.cluster.v1.PutBlobResponse(\x01\x12K\n" +
 	"\bPullBlob\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x012I\n" +
 	"\aLearner\x12>\n" +
-	"\x06Assist\x12\x17.skein.cluster.v1.Frame\x1a\x17.skein.cluster.v1.Frame(\x010\x01B@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
+	"\x06Assist\x12\x17.skein.cluster.v1.Frame\x1a\x17.skein.cluster.v1.Frame(\x010\x012R\n" +
+	"\bPolicies\x12F\n" +
+	"\x03Get\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x01B@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
 	file_skein_cluster_v1_node_proto_rawDescOnce sync.Once
@@ -1640,20 +1642,22 @@ var file_skein_cluster_v1_node_proto_depIdxs = []int32{
 	25, // 24: skein.cluster.v1.Peer.PushBlob:input_type -> skein.cluster.v1.BlobChunk
 	26, // 25: skein.cluster.v1.Peer.PullBlob:input_type -> skein.cluster.v1.GetBlobRequest
 	0,  // 26: skein.cluster.v1.Learner.Assist:input_type -> skein.cluster.v1.Frame
-	2,  // 27: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
-	6,  // 28: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.HeartbeatResponse
-	9,  // 29: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
-	27, // 30: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
-	12, // 31: skein.cluster.v1.Membership.Renew:output_type -> skein.cluster.v1.RenewResponse
-	14, // 32: skein.cluster.v1.Membership.RotateToken:output_type -> skein.cluster.v1.RotateTokenResponse
-	17, // 33: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
-	20, // 34: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
-	28, // 35: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
-	29, // 36: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	25, // 37: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
-	0,  // 38: skein.cluster.v1.Learner.Assist:output_type -> skein.cluster.v1.Frame
-	27, // [27:39] is the sub-list for method output_type
-	15, // [15:27] is the sub-list for method input_type
+	26, // 27: skein.cluster.v1.Policies.Get:input_type -> skein.cluster.v1.GetBlobRequest
+	2,  // 28: skein.cluster.v1.Membership.Join:output_type -> skein.cluster.v1.JoinResponse
+	6,  // 29: skein.cluster.v1.Membership.Heartbeat:output_type -> skein.cluster.v1.HeartbeatResponse
+	9,  // 30: skein.cluster.v1.Membership.ClusterStatus:output_type -> skein.cluster.v1.ClusterStatusResponse
+	27, // 31: skein.cluster.v1.Membership.RemoveNode:output_type -> skein.cluster.v1.Empty
+	12, // 32: skein.cluster.v1.Membership.Renew:output_type -> skein.cluster.v1.RenewResponse
+	14, // 33: skein.cluster.v1.Membership.RotateToken:output_type -> skein.cluster.v1.RotateTokenResponse
+	17, // 34: skein.cluster.v1.Peer.Announce:output_type -> skein.cluster.v1.AnnounceResponse
+	20, // 35: skein.cluster.v1.Peer.Replicate:output_type -> skein.cluster.v1.ReplicateResponse
+	28, // 36: skein.cluster.v1.Peer.Pull:output_type -> skein.cluster.v1.FetchResponse
+	29, // 37: skein.cluster.v1.Peer.PushBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	25, // 38: skein.cluster.v1.Peer.PullBlob:output_type -> skein.cluster.v1.BlobChunk
+	0,  // 39: skein.cluster.v1.Learner.Assist:output_type -> skein.cluster.v1.Frame
+	25, // 40: skein.cluster.v1.Policies.Get:output_type -> skein.cluster.v1.BlobChunk
+	28, // [28:41] is the sub-list for method output_type
+	15, // [15:28] is the sub-list for method input_type
 	15, // [15:15] is the sub-list for extension type_name
 	15, // [15:15] is the sub-list for extension extendee
 	0,  // [0:15] is the sub-list for field type_name
@@ -1674,7 +1678,7 @@ func file_skein_cluster_v1_node_proto_init() {
 			NumEnums:      0,
 			NumMessages:   23,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_skein_cluster_v1_node_proto_goTypes,
 		DependencyIndexes: file_skein_cluster_v1_node_proto_depIdxs,

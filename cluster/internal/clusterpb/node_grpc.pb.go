@@ -689,3 +689,120 @@ var Learner_ServiceDesc = grpc.ServiceDesc{
 	},
 	Metadata: "skein/cluster/v1/node.proto",
 }
+
+const (
+	Policies_Get_FullMethodName = "/skein.cluster.v1.Policies/Get"
+)
+
+// PoliciesClient is the client API for Policies service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Policies is served by workers to each other (certificates of role "worker" of
+// the same tenant): published adapters go down a tree, not from the replay nodes
+// to each.
+type PoliciesClient interface {
+	// Get sends a policy's adapter from an offset on, as far as the worker has it
+	// and then as it comes in.
+	Get(ctx context.Context, in *GetBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BlobChunk], error)
+}
+
+type policiesClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewPoliciesClient(cc grpc.ClientConnInterface) PoliciesClient {
+	return &policiesClient{cc}
+}
+
+func (c *policiesClient) Get(ctx context.Context, in *GetBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BlobChunk], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Policies_ServiceDesc.Streams[0], Policies_Get_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[GetBlobRequest, BlobChunk]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Policies_GetClient = grpc.ServerStreamingClient[BlobChunk]
+
+// PoliciesServer is the server API for Policies service.
+// All implementations must embed UnimplementedPoliciesServer
+// for forward compatibility.
+//
+// Policies is served by workers to each other (certificates of role "worker" of
+// the same tenant): published adapters go down a tree, not from the replay nodes
+// to each.
+type PoliciesServer interface {
+	// Get sends a policy's adapter from an offset on, as far as the worker has it
+	// and then as it comes in.
+	Get(*GetBlobRequest, grpc.ServerStreamingServer[BlobChunk]) error
+	mustEmbedUnimplementedPoliciesServer()
+}
+
+// UnimplementedPoliciesServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedPoliciesServer struct{}
+
+func (UnimplementedPoliciesServer) Get(*GetBlobRequest, grpc.ServerStreamingServer[BlobChunk]) error {
+	return status.Error(codes.Unimplemented, "method Get not implemented")
+}
+func (UnimplementedPoliciesServer) mustEmbedUnimplementedPoliciesServer() {}
+func (UnimplementedPoliciesServer) testEmbeddedByValue()                  {}
+
+// UnsafePoliciesServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to PoliciesServer will
+// result in compilation errors.
+type UnsafePoliciesServer interface {
+	mustEmbedUnimplementedPoliciesServer()
+}
+
+func RegisterPoliciesServer(s grpc.ServiceRegistrar, srv PoliciesServer) {
+	// If the following call panics, it indicates UnimplementedPoliciesServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Policies_ServiceDesc, srv)
+}
+
+func _Policies_Get_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(GetBlobRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PoliciesServer).Get(m, &grpc.GenericServerStream[GetBlobRequest, BlobChunk]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Policies_GetServer = grpc.ServerStreamingServer[BlobChunk]
+
+// Policies_ServiceDesc is the grpc.ServiceDesc for Policies service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Policies_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "skein.cluster.v1.Policies",
+	HandlerType: (*PoliciesServer)(nil),
+	Methods:     []grpc.MethodDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Get",
+			Handler:       _Policies_Get_Handler,
+			ServerStreams: true,
+		},
+	},
+	Metadata: "skein/cluster/v1/node.proto",
+}

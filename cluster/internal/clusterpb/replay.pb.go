@@ -1206,8 +1206,10 @@ func (x *PutBlobResponse) GetDigest() string {
 }
 
 type GetBlobRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// offset leaves out bytes that the asking side has from elsewhere.
+	Offset        int64 `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1249,6 +1251,153 @@ func (x *GetBlobRequest) GetDigest() string {
 	return ""
 }
 
+func (x *GetBlobRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+type PolicySourceRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Run     string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Version uint64                 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	Digest  string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	// addr is where the worker serves what it fetches, "" = nowhere.
+	Addr string `protobuf:"bytes,4,opt,name=addr,proto3" json:"addr,omitempty"`
+	// held: it has the adapter, verified, and asks nothing.
+	Held bool `protobuf:"varint,5,opt,name=held,proto3" json:"held,omitempty"`
+	// failed is the id of the source it was told before and gave up.
+	Failed        string `protobuf:"bytes,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicySourceRequest) Reset() {
+	*x = PolicySourceRequest{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicySourceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicySourceRequest) ProtoMessage() {}
+
+func (x *PolicySourceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicySourceRequest.ProtoReflect.Descriptor instead.
+func (*PolicySourceRequest) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PolicySourceRequest) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *PolicySourceRequest) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *PolicySourceRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *PolicySourceRequest) GetAddr() string {
+	if x != nil {
+		return x.Addr
+	}
+	return ""
+}
+
+func (x *PolicySourceRequest) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *PolicySourceRequest) GetFailed() string {
+	if x != nil {
+		return x.Failed
+	}
+	return ""
+}
+
+// PolicySourceResponse names no worker for the replay nodes themselves.
+type PolicySourceResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicySourceResponse) Reset() {
+	*x = PolicySourceResponse{}
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicySourceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicySourceResponse) ProtoMessage() {}
+
+func (x *PolicySourceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicySourceResponse.ProtoReflect.Descriptor instead.
+func (*PolicySourceResponse) Descriptor() ([]byte, []int) {
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *PolicySourceResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PolicySourceResponse) GetAddr() string {
+	if x != nil {
+		return x.Addr
+	}
+	return ""
+}
+
 type EvalStatusRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
@@ -1259,7 +1408,7 @@ type EvalStatusRequest struct {
 
 func (x *EvalStatusRequest) Reset() {
 	*x = EvalStatusRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[22]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1271,7 +1420,7 @@ func (x *EvalStatusRequest) String() string {
 func (*EvalStatusRequest) ProtoMessage() {}
 
 func (x *EvalStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[22]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1284,7 +1433,7 @@ func (x *EvalStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalStatusRequest.ProtoReflect.Descriptor instead.
 func (*EvalStatusRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{22}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EvalStatusRequest) GetRun() string {
@@ -1314,7 +1463,7 @@ type SetTableRequest struct {
 
 func (x *SetTableRequest) Reset() {
 	*x = SetTableRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[23]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1326,7 +1475,7 @@ func (x *SetTableRequest) String() string {
 func (*SetTableRequest) ProtoMessage() {}
 
 func (x *SetTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[23]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1339,7 +1488,7 @@ func (x *SetTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTableRequest.ProtoReflect.Descriptor instead.
 func (*SetTableRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{23}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SetTableRequest) GetRun() string {
@@ -1379,7 +1528,7 @@ type SetTableResponse struct {
 
 func (x *SetTableResponse) Reset() {
 	*x = SetTableResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1540,7 @@ func (x *SetTableResponse) String() string {
 func (*SetTableResponse) ProtoMessage() {}
 
 func (x *SetTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[24]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1553,7 @@ func (x *SetTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTableResponse.ProtoReflect.Descriptor instead.
 func (*SetTableResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{24}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SetTableResponse) GetVersion() uint64 {
@@ -1423,7 +1572,7 @@ type TablesResponse struct {
 
 func (x *TablesResponse) Reset() {
 	*x = TablesResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1584,7 @@ func (x *TablesResponse) String() string {
 func (*TablesResponse) ProtoMessage() {}
 
 func (x *TablesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[25]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1597,7 @@ func (x *TablesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TablesResponse.ProtoReflect.Descriptor instead.
 func (*TablesResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{25}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TablesResponse) GetTables() []*TableStatus {
@@ -1468,7 +1617,7 @@ type TableRequest struct {
 
 func (x *TableRequest) Reset() {
 	*x = TableRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1480,7 +1629,7 @@ func (x *TableRequest) String() string {
 func (*TableRequest) ProtoMessage() {}
 
 func (x *TableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[26]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1493,7 +1642,7 @@ func (x *TableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableRequest.ProtoReflect.Descriptor instead.
 func (*TableRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{26}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TableRequest) GetRun() string {
@@ -1519,7 +1668,7 @@ type TableHistoryResponse struct {
 
 func (x *TableHistoryResponse) Reset() {
 	*x = TableHistoryResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1531,7 +1680,7 @@ func (x *TableHistoryResponse) String() string {
 func (*TableHistoryResponse) ProtoMessage() {}
 
 func (x *TableHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[27]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1544,7 +1693,7 @@ func (x *TableHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableHistoryResponse.ProtoReflect.Descriptor instead.
 func (*TableHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{27}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TableHistoryResponse) GetVersions() []*TableVersion {
@@ -1566,7 +1715,7 @@ type TableGroupsRequest struct {
 
 func (x *TableGroupsRequest) Reset() {
 	*x = TableGroupsRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1578,7 +1727,7 @@ func (x *TableGroupsRequest) String() string {
 func (*TableGroupsRequest) ProtoMessage() {}
 
 func (x *TableGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[28]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1591,7 +1740,7 @@ func (x *TableGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableGroupsRequest.ProtoReflect.Descriptor instead.
 func (*TableGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{28}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TableGroupsRequest) GetRun() string {
@@ -1632,7 +1781,7 @@ type TableGroupsResponse struct {
 
 func (x *TableGroupsResponse) Reset() {
 	*x = TableGroupsResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1644,7 +1793,7 @@ func (x *TableGroupsResponse) String() string {
 func (*TableGroupsResponse) ProtoMessage() {}
 
 func (x *TableGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[29]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1657,7 +1806,7 @@ func (x *TableGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableGroupsResponse.ProtoReflect.Descriptor instead.
 func (*TableGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{29}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TableGroupsResponse) GetGroups() []*TableGroup {
@@ -1685,7 +1834,7 @@ type InsertGroupsRequest struct {
 
 func (x *InsertGroupsRequest) Reset() {
 	*x = InsertGroupsRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1697,7 +1846,7 @@ func (x *InsertGroupsRequest) String() string {
 func (*InsertGroupsRequest) ProtoMessage() {}
 
 func (x *InsertGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[30]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1710,7 +1859,7 @@ func (x *InsertGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InsertGroupsRequest.ProtoReflect.Descriptor instead.
 func (*InsertGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{30}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *InsertGroupsRequest) GetRun() string {
@@ -1744,7 +1893,7 @@ type InsertGroupsResponse struct {
 
 func (x *InsertGroupsResponse) Reset() {
 	*x = InsertGroupsResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1756,7 +1905,7 @@ func (x *InsertGroupsResponse) String() string {
 func (*InsertGroupsResponse) ProtoMessage() {}
 
 func (x *InsertGroupsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[31]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1769,7 +1918,7 @@ func (x *InsertGroupsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InsertGroupsResponse.ProtoReflect.Descriptor instead.
 func (*InsertGroupsResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{31}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *InsertGroupsResponse) GetResults() []*AppendResult {
@@ -1790,7 +1939,7 @@ type UpdatePrioritiesRequest struct {
 
 func (x *UpdatePrioritiesRequest) Reset() {
 	*x = UpdatePrioritiesRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +1951,7 @@ func (x *UpdatePrioritiesRequest) String() string {
 func (*UpdatePrioritiesRequest) ProtoMessage() {}
 
 func (x *UpdatePrioritiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[32]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +1964,7 @@ func (x *UpdatePrioritiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePrioritiesRequest.ProtoReflect.Descriptor instead.
 func (*UpdatePrioritiesRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{32}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *UpdatePrioritiesRequest) GetRun() string {
@@ -1851,7 +2000,7 @@ type RemoveGroupsRequest struct {
 
 func (x *RemoveGroupsRequest) Reset() {
 	*x = RemoveGroupsRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +2012,7 @@ func (x *RemoveGroupsRequest) String() string {
 func (*RemoveGroupsRequest) ProtoMessage() {}
 
 func (x *RemoveGroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[33]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +2025,7 @@ func (x *RemoveGroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveGroupsRequest.ProtoReflect.Descriptor instead.
 func (*RemoveGroupsRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{33}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RemoveGroupsRequest) GetRun() string {
@@ -1918,7 +2067,7 @@ type DeleteLogsRequest struct {
 
 func (x *DeleteLogsRequest) Reset() {
 	*x = DeleteLogsRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2079,7 @@ func (x *DeleteLogsRequest) String() string {
 func (*DeleteLogsRequest) ProtoMessage() {}
 
 func (x *DeleteLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[34]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2092,7 @@ func (x *DeleteLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLogsRequest.ProtoReflect.Descriptor instead.
 func (*DeleteLogsRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{34}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DeleteLogsRequest) GetRun() string {
@@ -1976,7 +2125,7 @@ type CountResponse struct {
 
 func (x *CountResponse) Reset() {
 	*x = CountResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[35]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2137,7 @@ func (x *CountResponse) String() string {
 func (*CountResponse) ProtoMessage() {}
 
 func (x *CountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[35]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2150,7 @@ func (x *CountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountResponse.ProtoReflect.Descriptor instead.
 func (*CountResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{35}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CountResponse) GetCount() int64 {
@@ -2022,7 +2171,7 @@ type SetQuotaRequest struct {
 
 func (x *SetQuotaRequest) Reset() {
 	*x = SetQuotaRequest{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[36]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2183,7 @@ func (x *SetQuotaRequest) String() string {
 func (*SetQuotaRequest) ProtoMessage() {}
 
 func (x *SetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[36]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2196,7 @@ func (x *SetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*SetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{36}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetQuotaRequest) GetTenant() string {
@@ -2080,7 +2229,7 @@ type SetQuotaResponse struct {
 
 func (x *SetQuotaResponse) Reset() {
 	*x = SetQuotaResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[37]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2241,7 @@ func (x *SetQuotaResponse) String() string {
 func (*SetQuotaResponse) ProtoMessage() {}
 
 func (x *SetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[37]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2254,7 @@ func (x *SetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*SetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{37}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetQuotaResponse) GetVersion() uint64 {
@@ -2127,7 +2276,7 @@ type Quota struct {
 
 func (x *Quota) Reset() {
 	*x = Quota{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[38]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2139,7 +2288,7 @@ func (x *Quota) String() string {
 func (*Quota) ProtoMessage() {}
 
 func (x *Quota) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[38]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2152,7 +2301,7 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quota.ProtoReflect.Descriptor instead.
 func (*Quota) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{38}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Quota) GetBytes() uint64 {
@@ -2192,7 +2341,7 @@ type TenantsResponse struct {
 
 func (x *TenantsResponse) Reset() {
 	*x = TenantsResponse{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[39]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2204,7 +2353,7 @@ func (x *TenantsResponse) String() string {
 func (*TenantsResponse) ProtoMessage() {}
 
 func (x *TenantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[39]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2217,7 +2366,7 @@ func (x *TenantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantsResponse.ProtoReflect.Descriptor instead.
 func (*TenantsResponse) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{39}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TenantsResponse) GetTenants() []*TenantStatus {
@@ -2244,7 +2393,7 @@ type TenantStatus struct {
 
 func (x *TenantStatus) Reset() {
 	*x = TenantStatus{}
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[40]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2405,7 @@ func (x *TenantStatus) String() string {
 func (*TenantStatus) ProtoMessage() {}
 
 func (x *TenantStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_skein_cluster_v1_replay_proto_msgTypes[40]
+	mi := &file_skein_cluster_v1_replay_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2418,7 @@ func (x *TenantStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantStatus.ProtoReflect.Descriptor instead.
 func (*TenantStatus) Descriptor() ([]byte, []int) {
-	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{40}
+	return file_skein_cluster_v1_replay_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TenantStatus) GetTenant() string {
@@ -2414,9 +2563,20 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\")\n" +
 	"\x0fPutBlobResponse\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\"(\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"@\n" +
 	"\x0eGetBlobRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\"?\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\"\x99\x01\n" +
+	"\x13PolicySourceRequest\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04addr\x18\x04 \x01(\tR\x04addr\x12\x12\n" +
+	"\x04held\x18\x05 \x01(\bR\x04held\x12\x16\n" +
+	"\x06failed\x18\x06 \x01(\tR\x06failed\":\n" +
+	"\x14PolicySourceResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04addr\x18\x02 \x01(\tR\x04addr\"?\n" +
 	"\x11EvalStatusRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"k\n" +
@@ -2488,7 +2648,7 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\x04runs\x18\t \x03(\tR\x04runs\x1a:\n" +
 	"\fRefusedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x012\x9c\x12\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x012\xfb\x12\n" +
 	"\x06Replay\x12H\n" +
 	"\tCreateRun\x12\".skein.cluster.v1.CreateRunRequest\x1a\x17.skein.cluster.v1.Empty\x12B\n" +
 	"\tFinishRun\x12\x1c.skein.cluster.v1.RunRequest\x1a\x17.skein.cluster.v1.Empty\x12?\n" +
@@ -2508,7 +2668,8 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\n" +
 	"WaitPolicy\x12#.skein.cluster.v1.WaitPolicyRequest\x1a\x18.skein.cluster.v1.Policy\x12K\n" +
 	"\aPutBlob\x12\x1b.skein.cluster.v1.BlobChunk\x1a!.skein.cluster.v1.PutBlobResponse(\x01\x12J\n" +
-	"\aGetBlob\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x01\x12E\n" +
+	"\aGetBlob\x12 .skein.cluster.v1.GetBlobRequest\x1a\x1b.skein.cluster.v1.BlobChunk0\x01\x12]\n" +
+	"\fPolicySource\x12%.skein.cluster.v1.PolicySourceRequest\x1a&.skein.cluster.v1.PolicySourceResponse\x12E\n" +
 	"\vRequestEval\x12\x1d.skein.cluster.v1.EvalRequest\x1a\x17.skein.cluster.v1.Empty\x12O\n" +
 	"\n" +
 	"EvalStatus\x12#.skein.cluster.v1.EvalStatusRequest\x1a\x1c.skein.cluster.v1.EvalStatus\x12Q\n" +
@@ -2536,7 +2697,7 @@ func file_skein_cluster_v1_replay_proto_rawDescGZIP() []byte {
 	return file_skein_cluster_v1_replay_proto_rawDescData
 }
 
-var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_skein_cluster_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_skein_cluster_v1_replay_proto_goTypes = []any{
 	(*Empty)(nil),                   // 0: skein.cluster.v1.Empty
 	(*CreateRunRequest)(nil),        // 1: skein.cluster.v1.CreateRunRequest
@@ -2560,63 +2721,65 @@ var file_skein_cluster_v1_replay_proto_goTypes = []any{
 	(*BlobChunk)(nil),               // 19: skein.cluster.v1.BlobChunk
 	(*PutBlobResponse)(nil),         // 20: skein.cluster.v1.PutBlobResponse
 	(*GetBlobRequest)(nil),          // 21: skein.cluster.v1.GetBlobRequest
-	(*EvalStatusRequest)(nil),       // 22: skein.cluster.v1.EvalStatusRequest
-	(*SetTableRequest)(nil),         // 23: skein.cluster.v1.SetTableRequest
-	(*SetTableResponse)(nil),        // 24: skein.cluster.v1.SetTableResponse
-	(*TablesResponse)(nil),          // 25: skein.cluster.v1.TablesResponse
-	(*TableRequest)(nil),            // 26: skein.cluster.v1.TableRequest
-	(*TableHistoryResponse)(nil),    // 27: skein.cluster.v1.TableHistoryResponse
-	(*TableGroupsRequest)(nil),      // 28: skein.cluster.v1.TableGroupsRequest
-	(*TableGroupsResponse)(nil),     // 29: skein.cluster.v1.TableGroupsResponse
-	(*InsertGroupsRequest)(nil),     // 30: skein.cluster.v1.InsertGroupsRequest
-	(*InsertGroupsResponse)(nil),    // 31: skein.cluster.v1.InsertGroupsResponse
-	(*UpdatePrioritiesRequest)(nil), // 32: skein.cluster.v1.UpdatePrioritiesRequest
-	(*RemoveGroupsRequest)(nil),     // 33: skein.cluster.v1.RemoveGroupsRequest
-	(*DeleteLogsRequest)(nil),       // 34: skein.cluster.v1.DeleteLogsRequest
-	(*CountResponse)(nil),           // 35: skein.cluster.v1.CountResponse
-	(*SetQuotaRequest)(nil),         // 36: skein.cluster.v1.SetQuotaRequest
-	(*SetQuotaResponse)(nil),        // 37: skein.cluster.v1.SetQuotaResponse
-	(*Quota)(nil),                   // 38: skein.cluster.v1.Quota
-	(*TenantsResponse)(nil),         // 39: skein.cluster.v1.TenantsResponse
-	(*TenantStatus)(nil),            // 40: skein.cluster.v1.TenantStatus
-	nil,                             // 41: skein.cluster.v1.TenantStatus.RefusedEntry
-	(*RunSpec)(nil),                 // 42: skein.cluster.v1.RunSpec
-	(*Ticket)(nil),                  // 43: skein.cluster.v1.Ticket
-	(*Record)(nil),                  // 44: skein.cluster.v1.Record
-	(*AppendResult)(nil),            // 45: skein.cluster.v1.AppendResult
-	(*Error)(nil),                   // 46: skein.cluster.v1.Error
-	(*Item)(nil),                    // 47: skein.cluster.v1.Item
-	(*Lease)(nil),                   // 48: skein.cluster.v1.Lease
-	(*TableStatus)(nil),             // 49: skein.cluster.v1.TableStatus
-	(*TableVersion)(nil),            // 50: skein.cluster.v1.TableVersion
-	(*TableGroup)(nil),              // 51: skein.cluster.v1.TableGroup
-	(*GroupInsert)(nil),             // 52: skein.cluster.v1.GroupInsert
-	(*GroupPriority)(nil),           // 53: skein.cluster.v1.GroupPriority
-	(*StepRecord)(nil),              // 54: skein.cluster.v1.StepRecord
-	(*EvalRequest)(nil),             // 55: skein.cluster.v1.EvalRequest
-	(*RunStatus)(nil),               // 56: skein.cluster.v1.RunStatus
-	(*Policy)(nil),                  // 57: skein.cluster.v1.Policy
-	(*EvalStatus)(nil),              // 58: skein.cluster.v1.EvalStatus
+	(*PolicySourceRequest)(nil),     // 22: skein.cluster.v1.PolicySourceRequest
+	(*PolicySourceResponse)(nil),    // 23: skein.cluster.v1.PolicySourceResponse
+	(*EvalStatusRequest)(nil),       // 24: skein.cluster.v1.EvalStatusRequest
+	(*SetTableRequest)(nil),         // 25: skein.cluster.v1.SetTableRequest
+	(*SetTableResponse)(nil),        // 26: skein.cluster.v1.SetTableResponse
+	(*TablesResponse)(nil),          // 27: skein.cluster.v1.TablesResponse
+	(*TableRequest)(nil),            // 28: skein.cluster.v1.TableRequest
+	(*TableHistoryResponse)(nil),    // 29: skein.cluster.v1.TableHistoryResponse
+	(*TableGroupsRequest)(nil),      // 30: skein.cluster.v1.TableGroupsRequest
+	(*TableGroupsResponse)(nil),     // 31: skein.cluster.v1.TableGroupsResponse
+	(*InsertGroupsRequest)(nil),     // 32: skein.cluster.v1.InsertGroupsRequest
+	(*InsertGroupsResponse)(nil),    // 33: skein.cluster.v1.InsertGroupsResponse
+	(*UpdatePrioritiesRequest)(nil), // 34: skein.cluster.v1.UpdatePrioritiesRequest
+	(*RemoveGroupsRequest)(nil),     // 35: skein.cluster.v1.RemoveGroupsRequest
+	(*DeleteLogsRequest)(nil),       // 36: skein.cluster.v1.DeleteLogsRequest
+	(*CountResponse)(nil),           // 37: skein.cluster.v1.CountResponse
+	(*SetQuotaRequest)(nil),         // 38: skein.cluster.v1.SetQuotaRequest
+	(*SetQuotaResponse)(nil),        // 39: skein.cluster.v1.SetQuotaResponse
+	(*Quota)(nil),                   // 40: skein.cluster.v1.Quota
+	(*TenantsResponse)(nil),         // 41: skein.cluster.v1.TenantsResponse
+	(*TenantStatus)(nil),            // 42: skein.cluster.v1.TenantStatus
+	nil,                             // 43: skein.cluster.v1.TenantStatus.RefusedEntry
+	(*RunSpec)(nil),                 // 44: skein.cluster.v1.RunSpec
+	(*Ticket)(nil),                  // 45: skein.cluster.v1.Ticket
+	(*Record)(nil),                  // 46: skein.cluster.v1.Record
+	(*AppendResult)(nil),            // 47: skein.cluster.v1.AppendResult
+	(*Error)(nil),                   // 48: skein.cluster.v1.Error
+	(*Item)(nil),                    // 49: skein.cluster.v1.Item
+	(*Lease)(nil),                   // 50: skein.cluster.v1.Lease
+	(*TableStatus)(nil),             // 51: skein.cluster.v1.TableStatus
+	(*TableVersion)(nil),            // 52: skein.cluster.v1.TableVersion
+	(*TableGroup)(nil),              // 53: skein.cluster.v1.TableGroup
+	(*GroupInsert)(nil),             // 54: skein.cluster.v1.GroupInsert
+	(*GroupPriority)(nil),           // 55: skein.cluster.v1.GroupPriority
+	(*StepRecord)(nil),              // 56: skein.cluster.v1.StepRecord
+	(*EvalRequest)(nil),             // 57: skein.cluster.v1.EvalRequest
+	(*RunStatus)(nil),               // 58: skein.cluster.v1.RunStatus
+	(*Policy)(nil),                  // 59: skein.cluster.v1.Policy
+	(*EvalStatus)(nil),              // 60: skein.cluster.v1.EvalStatus
 }
 var file_skein_cluster_v1_replay_proto_depIdxs = []int32{
-	42, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
-	43, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
-	44, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
-	45, // 3: skein.cluster.v1.AppendResponse.results:type_name -> skein.cluster.v1.AppendResult
-	46, // 4: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
-	44, // 5: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
-	47, // 6: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
-	48, // 7: skein.cluster.v1.LeaseResponse.lease:type_name -> skein.cluster.v1.Lease
-	49, // 8: skein.cluster.v1.TablesResponse.tables:type_name -> skein.cluster.v1.TableStatus
-	50, // 9: skein.cluster.v1.TableHistoryResponse.versions:type_name -> skein.cluster.v1.TableVersion
-	51, // 10: skein.cluster.v1.TableGroupsResponse.groups:type_name -> skein.cluster.v1.TableGroup
-	52, // 11: skein.cluster.v1.InsertGroupsRequest.groups:type_name -> skein.cluster.v1.GroupInsert
-	45, // 12: skein.cluster.v1.InsertGroupsResponse.results:type_name -> skein.cluster.v1.AppendResult
-	53, // 13: skein.cluster.v1.UpdatePrioritiesRequest.updates:type_name -> skein.cluster.v1.GroupPriority
-	38, // 14: skein.cluster.v1.SetQuotaRequest.quota:type_name -> skein.cluster.v1.Quota
-	40, // 15: skein.cluster.v1.TenantsResponse.tenants:type_name -> skein.cluster.v1.TenantStatus
-	38, // 16: skein.cluster.v1.TenantStatus.quota:type_name -> skein.cluster.v1.Quota
-	41, // 17: skein.cluster.v1.TenantStatus.refused:type_name -> skein.cluster.v1.TenantStatus.RefusedEntry
+	44, // 0: skein.cluster.v1.CreateRunRequest.spec:type_name -> skein.cluster.v1.RunSpec
+	45, // 1: skein.cluster.v1.TakeTicketsResponse.tickets:type_name -> skein.cluster.v1.Ticket
+	46, // 2: skein.cluster.v1.AppendRequest.records:type_name -> skein.cluster.v1.Record
+	47, // 3: skein.cluster.v1.AppendResponse.results:type_name -> skein.cluster.v1.AppendResult
+	48, // 4: skein.cluster.v1.AppendResponse.error:type_name -> skein.cluster.v1.Error
+	46, // 5: skein.cluster.v1.FetchResponse.records:type_name -> skein.cluster.v1.Record
+	49, // 6: skein.cluster.v1.ScanResponse.items:type_name -> skein.cluster.v1.Item
+	50, // 7: skein.cluster.v1.LeaseResponse.lease:type_name -> skein.cluster.v1.Lease
+	51, // 8: skein.cluster.v1.TablesResponse.tables:type_name -> skein.cluster.v1.TableStatus
+	52, // 9: skein.cluster.v1.TableHistoryResponse.versions:type_name -> skein.cluster.v1.TableVersion
+	53, // 10: skein.cluster.v1.TableGroupsResponse.groups:type_name -> skein.cluster.v1.TableGroup
+	54, // 11: skein.cluster.v1.InsertGroupsRequest.groups:type_name -> skein.cluster.v1.GroupInsert
+	47, // 12: skein.cluster.v1.InsertGroupsResponse.results:type_name -> skein.cluster.v1.AppendResult
+	55, // 13: skein.cluster.v1.UpdatePrioritiesRequest.updates:type_name -> skein.cluster.v1.GroupPriority
+	40, // 14: skein.cluster.v1.SetQuotaRequest.quota:type_name -> skein.cluster.v1.Quota
+	42, // 15: skein.cluster.v1.TenantsResponse.tenants:type_name -> skein.cluster.v1.TenantStatus
+	40, // 16: skein.cluster.v1.TenantStatus.quota:type_name -> skein.cluster.v1.Quota
+	43, // 17: skein.cluster.v1.TenantStatus.refused:type_name -> skein.cluster.v1.TenantStatus.RefusedEntry
 	1,  // 18: skein.cluster.v1.Replay.CreateRun:input_type -> skein.cluster.v1.CreateRunRequest
 	2,  // 19: skein.cluster.v1.Replay.FinishRun:input_type -> skein.cluster.v1.RunRequest
 	0,  // 20: skein.cluster.v1.Replay.Runs:input_type -> skein.cluster.v1.Empty
@@ -2628,57 +2791,59 @@ var file_skein_cluster_v1_replay_proto_depIdxs = []int32{
 	11, // 26: skein.cluster.v1.Replay.Scan:input_type -> skein.cluster.v1.ScanRequest
 	13, // 27: skein.cluster.v1.Replay.Lease:input_type -> skein.cluster.v1.LeaseRequest
 	15, // 28: skein.cluster.v1.Replay.Extend:input_type -> skein.cluster.v1.ExtendRequest
-	54, // 29: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
+	56, // 29: skein.cluster.v1.Replay.Commit:input_type -> skein.cluster.v1.StepRecord
 	16, // 30: skein.cluster.v1.Replay.Release:input_type -> skein.cluster.v1.ReleaseRequest
 	17, // 31: skein.cluster.v1.Replay.Step:input_type -> skein.cluster.v1.StepRequest
 	2,  // 32: skein.cluster.v1.Replay.Latest:input_type -> skein.cluster.v1.RunRequest
 	18, // 33: skein.cluster.v1.Replay.WaitPolicy:input_type -> skein.cluster.v1.WaitPolicyRequest
 	19, // 34: skein.cluster.v1.Replay.PutBlob:input_type -> skein.cluster.v1.BlobChunk
 	21, // 35: skein.cluster.v1.Replay.GetBlob:input_type -> skein.cluster.v1.GetBlobRequest
-	55, // 36: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
-	22, // 37: skein.cluster.v1.Replay.EvalStatus:input_type -> skein.cluster.v1.EvalStatusRequest
-	23, // 38: skein.cluster.v1.Replay.SetTable:input_type -> skein.cluster.v1.SetTableRequest
-	2,  // 39: skein.cluster.v1.Replay.Tables:input_type -> skein.cluster.v1.RunRequest
-	26, // 40: skein.cluster.v1.Replay.TableHistory:input_type -> skein.cluster.v1.TableRequest
-	28, // 41: skein.cluster.v1.Replay.TableGroups:input_type -> skein.cluster.v1.TableGroupsRequest
-	30, // 42: skein.cluster.v1.Replay.InsertGroups:input_type -> skein.cluster.v1.InsertGroupsRequest
-	32, // 43: skein.cluster.v1.Replay.UpdatePriorities:input_type -> skein.cluster.v1.UpdatePrioritiesRequest
-	33, // 44: skein.cluster.v1.Replay.RemoveGroups:input_type -> skein.cluster.v1.RemoveGroupsRequest
-	34, // 45: skein.cluster.v1.Replay.DeleteLogs:input_type -> skein.cluster.v1.DeleteLogsRequest
-	36, // 46: skein.cluster.v1.Replay.SetQuota:input_type -> skein.cluster.v1.SetQuotaRequest
-	0,  // 47: skein.cluster.v1.Replay.Tenants:input_type -> skein.cluster.v1.Empty
-	0,  // 48: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
-	0,  // 49: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
-	3,  // 50: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
-	56, // 51: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
-	5,  // 52: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
-	0,  // 53: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
-	8,  // 54: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
-	10, // 55: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
-	12, // 56: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
-	14, // 57: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.LeaseResponse
-	0,  // 58: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
-	0,  // 59: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
-	0,  // 60: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
-	54, // 61: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
-	57, // 62: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
-	57, // 63: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
-	20, // 64: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
-	19, // 65: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
-	0,  // 66: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
-	58, // 67: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
-	24, // 68: skein.cluster.v1.Replay.SetTable:output_type -> skein.cluster.v1.SetTableResponse
-	25, // 69: skein.cluster.v1.Replay.Tables:output_type -> skein.cluster.v1.TablesResponse
-	27, // 70: skein.cluster.v1.Replay.TableHistory:output_type -> skein.cluster.v1.TableHistoryResponse
-	29, // 71: skein.cluster.v1.Replay.TableGroups:output_type -> skein.cluster.v1.TableGroupsResponse
-	31, // 72: skein.cluster.v1.Replay.InsertGroups:output_type -> skein.cluster.v1.InsertGroupsResponse
-	35, // 73: skein.cluster.v1.Replay.UpdatePriorities:output_type -> skein.cluster.v1.CountResponse
-	35, // 74: skein.cluster.v1.Replay.RemoveGroups:output_type -> skein.cluster.v1.CountResponse
-	35, // 75: skein.cluster.v1.Replay.DeleteLogs:output_type -> skein.cluster.v1.CountResponse
-	37, // 76: skein.cluster.v1.Replay.SetQuota:output_type -> skein.cluster.v1.SetQuotaResponse
-	39, // 77: skein.cluster.v1.Replay.Tenants:output_type -> skein.cluster.v1.TenantsResponse
-	48, // [48:78] is the sub-list for method output_type
-	18, // [18:48] is the sub-list for method input_type
+	22, // 36: skein.cluster.v1.Replay.PolicySource:input_type -> skein.cluster.v1.PolicySourceRequest
+	57, // 37: skein.cluster.v1.Replay.RequestEval:input_type -> skein.cluster.v1.EvalRequest
+	24, // 38: skein.cluster.v1.Replay.EvalStatus:input_type -> skein.cluster.v1.EvalStatusRequest
+	25, // 39: skein.cluster.v1.Replay.SetTable:input_type -> skein.cluster.v1.SetTableRequest
+	2,  // 40: skein.cluster.v1.Replay.Tables:input_type -> skein.cluster.v1.RunRequest
+	28, // 41: skein.cluster.v1.Replay.TableHistory:input_type -> skein.cluster.v1.TableRequest
+	30, // 42: skein.cluster.v1.Replay.TableGroups:input_type -> skein.cluster.v1.TableGroupsRequest
+	32, // 43: skein.cluster.v1.Replay.InsertGroups:input_type -> skein.cluster.v1.InsertGroupsRequest
+	34, // 44: skein.cluster.v1.Replay.UpdatePriorities:input_type -> skein.cluster.v1.UpdatePrioritiesRequest
+	35, // 45: skein.cluster.v1.Replay.RemoveGroups:input_type -> skein.cluster.v1.RemoveGroupsRequest
+	36, // 46: skein.cluster.v1.Replay.DeleteLogs:input_type -> skein.cluster.v1.DeleteLogsRequest
+	38, // 47: skein.cluster.v1.Replay.SetQuota:input_type -> skein.cluster.v1.SetQuotaRequest
+	0,  // 48: skein.cluster.v1.Replay.Tenants:input_type -> skein.cluster.v1.Empty
+	0,  // 49: skein.cluster.v1.Replay.CreateRun:output_type -> skein.cluster.v1.Empty
+	0,  // 50: skein.cluster.v1.Replay.FinishRun:output_type -> skein.cluster.v1.Empty
+	3,  // 51: skein.cluster.v1.Replay.Runs:output_type -> skein.cluster.v1.RunsResponse
+	58, // 52: skein.cluster.v1.Replay.Status:output_type -> skein.cluster.v1.RunStatus
+	5,  // 53: skein.cluster.v1.Replay.TakeTickets:output_type -> skein.cluster.v1.TakeTicketsResponse
+	0,  // 54: skein.cluster.v1.Replay.ReturnTicket:output_type -> skein.cluster.v1.Empty
+	8,  // 55: skein.cluster.v1.Replay.Append:output_type -> skein.cluster.v1.AppendResponse
+	10, // 56: skein.cluster.v1.Replay.Fetch:output_type -> skein.cluster.v1.FetchResponse
+	12, // 57: skein.cluster.v1.Replay.Scan:output_type -> skein.cluster.v1.ScanResponse
+	14, // 58: skein.cluster.v1.Replay.Lease:output_type -> skein.cluster.v1.LeaseResponse
+	0,  // 59: skein.cluster.v1.Replay.Extend:output_type -> skein.cluster.v1.Empty
+	0,  // 60: skein.cluster.v1.Replay.Commit:output_type -> skein.cluster.v1.Empty
+	0,  // 61: skein.cluster.v1.Replay.Release:output_type -> skein.cluster.v1.Empty
+	56, // 62: skein.cluster.v1.Replay.Step:output_type -> skein.cluster.v1.StepRecord
+	59, // 63: skein.cluster.v1.Replay.Latest:output_type -> skein.cluster.v1.Policy
+	59, // 64: skein.cluster.v1.Replay.WaitPolicy:output_type -> skein.cluster.v1.Policy
+	20, // 65: skein.cluster.v1.Replay.PutBlob:output_type -> skein.cluster.v1.PutBlobResponse
+	19, // 66: skein.cluster.v1.Replay.GetBlob:output_type -> skein.cluster.v1.BlobChunk
+	23, // 67: skein.cluster.v1.Replay.PolicySource:output_type -> skein.cluster.v1.PolicySourceResponse
+	0,  // 68: skein.cluster.v1.Replay.RequestEval:output_type -> skein.cluster.v1.Empty
+	60, // 69: skein.cluster.v1.Replay.EvalStatus:output_type -> skein.cluster.v1.EvalStatus
+	26, // 70: skein.cluster.v1.Replay.SetTable:output_type -> skein.cluster.v1.SetTableResponse
+	27, // 71: skein.cluster.v1.Replay.Tables:output_type -> skein.cluster.v1.TablesResponse
+	29, // 72: skein.cluster.v1.Replay.TableHistory:output_type -> skein.cluster.v1.TableHistoryResponse
+	31, // 73: skein.cluster.v1.Replay.TableGroups:output_type -> skein.cluster.v1.TableGroupsResponse
+	33, // 74: skein.cluster.v1.Replay.InsertGroups:output_type -> skein.cluster.v1.InsertGroupsResponse
+	37, // 75: skein.cluster.v1.Replay.UpdatePriorities:output_type -> skein.cluster.v1.CountResponse
+	37, // 76: skein.cluster.v1.Replay.RemoveGroups:output_type -> skein.cluster.v1.CountResponse
+	37, // 77: skein.cluster.v1.Replay.DeleteLogs:output_type -> skein.cluster.v1.CountResponse
+	39, // 78: skein.cluster.v1.Replay.SetQuota:output_type -> skein.cluster.v1.SetQuotaResponse
+	41, // 79: skein.cluster.v1.Replay.Tenants:output_type -> skein.cluster.v1.TenantsResponse
+	49, // [49:80] is the sub-list for method output_type
+	18, // [18:49] is the sub-list for method input_type
 	18, // [18:18] is the sub-list for extension type_name
 	18, // [18:18] is the sub-list for extension extendee
 	0,  // [0:18] is the sub-list for field type_name
@@ -2696,7 +2861,7 @@ func file_skein_cluster_v1_replay_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_cluster_v1_replay_proto_rawDesc), len(file_skein_cluster_v1_replay_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   42,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

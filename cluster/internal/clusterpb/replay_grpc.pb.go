@@ -37,6 +37,7 @@ const (
 	Replay_WaitPolicy_FullMethodName       = "/skein.cluster.v1.Replay/WaitPolicy"
 	Replay_PutBlob_FullMethodName          = "/skein.cluster.v1.Replay/PutBlob"
 	Replay_GetBlob_FullMethodName          = "/skein.cluster.v1.Replay/GetBlob"
+	Replay_PolicySource_FullMethodName     = "/skein.cluster.v1.Replay/PolicySource"
 	Replay_RequestEval_FullMethodName      = "/skein.cluster.v1.Replay/RequestEval"
 	Replay_EvalStatus_FullMethodName       = "/skein.cluster.v1.Replay/EvalStatus"
 	Replay_SetTable_FullMethodName         = "/skein.cluster.v1.Replay/SetTable"
@@ -78,6 +79,9 @@ type ReplayClient interface {
 	WaitPolicy(ctx context.Context, in *WaitPolicyRequest, opts ...grpc.CallOption) (*Policy, error)
 	PutBlob(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[BlobChunk, PutBlobResponse], error)
 	GetBlob(ctx context.Context, in *GetBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BlobChunk], error)
+	// PolicySource tells a worker from whom to fetch a published policy's adapter,
+	// or hears that it has it.
+	PolicySource(ctx context.Context, in *PolicySourceRequest, opts ...grpc.CallOption) (*PolicySourceResponse, error)
 	RequestEval(ctx context.Context, in *EvalRequest, opts ...grpc.CallOption) (*Empty, error)
 	EvalStatus(ctx context.Context, in *EvalStatusRequest, opts ...grpc.CallOption) (*EvalStatus, error)
 	SetTable(ctx context.Context, in *SetTableRequest, opts ...grpc.CallOption) (*SetTableResponse, error)
@@ -305,6 +309,16 @@ func (c *replayClient) GetBlob(ctx context.Context, in *GetBlobRequest, opts ...
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Replay_GetBlobClient = grpc.ServerStreamingClient[BlobChunk]
 
+func (c *replayClient) PolicySource(ctx context.Context, in *PolicySourceRequest, opts ...grpc.CallOption) (*PolicySourceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PolicySourceResponse)
+	err := c.cc.Invoke(ctx, Replay_PolicySource_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *replayClient) RequestEval(ctx context.Context, in *EvalRequest, opts ...grpc.CallOption) (*Empty, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(Empty)
@@ -452,6 +466,9 @@ type ReplayServer interface {
 	WaitPolicy(context.Context, *WaitPolicyRequest) (*Policy, error)
 	PutBlob(grpc.ClientStreamingServer[BlobChunk, PutBlobResponse]) error
 	GetBlob(*GetBlobRequest, grpc.ServerStreamingServer[BlobChunk]) error
+	// PolicySource tells a worker from whom to fetch a published policy's adapter,
+	// or hears that it has it.
+	PolicySource(context.Context, *PolicySourceRequest) (*PolicySourceResponse, error)
 	RequestEval(context.Context, *EvalRequest) (*Empty, error)
 	EvalStatus(context.Context, *EvalStatusRequest) (*EvalStatus, error)
 	SetTable(context.Context, *SetTableRequest) (*SetTableResponse, error)
@@ -528,6 +545,9 @@ func (UnimplementedReplayServer) PutBlob(grpc.ClientStreamingServer[BlobChunk, P
 }
 func (UnimplementedReplayServer) GetBlob(*GetBlobRequest, grpc.ServerStreamingServer[BlobChunk]) error {
 	return status.Error(codes.Unimplemented, "method GetBlob not implemented")
+}
+func (UnimplementedReplayServer) PolicySource(context.Context, *PolicySourceRequest) (*PolicySourceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PolicySource not implemented")
 }
 func (UnimplementedReplayServer) RequestEval(context.Context, *EvalRequest) (*Empty, error) {
 	return nil, status.Error(codes.Unimplemented, "method RequestEval not implemented")
@@ -874,6 +894,24 @@ func _Replay_GetBlob_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Replay_GetBlobServer = grpc.ServerStreamingServer[BlobChunk]
 
+func _Replay_PolicySource_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PolicySourceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReplayServer).PolicySource(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Replay_PolicySource_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReplayServer).PolicySource(ctx, req.(*PolicySourceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Replay_RequestEval_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(EvalRequest)
 	if err := dec(in); err != nil {
@@ -1152,6 +1190,10 @@ var Replay_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "WaitPolicy",
 			Handler:    _Replay_WaitPolicy_Handler,
+		},
+		{
+			MethodName: "PolicySource",
+			Handler:    _Replay_PolicySource_Handler,
 		},
 		{
 			MethodName: "RequestEval",
