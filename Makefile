@@ -31,7 +31,7 @@ REVERB_PYTHON ?= $(firstword $(foreach v,3.11 3.10 3.9,$(shell command -v python
 # Words before a benchmark's command; on a machine shared with other work: BENCH_RUN='setsid -w bench/first.sh'
 BENCH_RUN ?=
 
-.PHONY: sim bench-cluster deploy-check deploy-manifests test-clients gpu-check gpu-test-binary bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
+.PHONY: chaos chaos-cluster sim bench-cluster deploy-check deploy-manifests test-clients gpu-check gpu-test-binary bench-decode peers-decode build demo test race test-xla slow fuzz lint fmt-check proto check plugin tiny-model clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -135,13 +135,19 @@ demo: build $(if $(filter smollm2-135m,$(MODEL)),$(PJRT) $(CACHE)/smollm2/model.
 	@rm -rf $(if $(RESUME),,$(DEMO))
 	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) bin/skein up --config recipes/demo-$(MODEL).yaml --dir $(DEMO)
 
-CHAOS_SECONDS ?= 600
 CHAOS_SEED    ?= 1
 CHAOS_ARGS    ?=
+chaos: CHAOS_SECONDS ?= 600
 chaos: ## torture clusters of the real binary and check every promise, into chaos/summary.json (docs/chaos.md)
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/skein-chaos ./cmd/skein
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/chaos ./bench/chaos
 	bin/chaos -binary bin/skein-chaos -out chaos -seconds $(CHAOS_SECONDS) -seed $(CHAOS_SEED) $(CHAOS_ARGS)
+
+chaos-cluster: CHAOS_SECONDS ?= 1800
+chaos-cluster: ## train on a cluster whose processes are killed in turn, and check what was trained, into chaos/cluster-summary.json (docs/chaos.md)
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/skein-chaos ./cmd/skein
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/chaos ./bench/chaos
+	bin/chaos -training -binary bin/skein-chaos -out chaos -seconds $(CHAOS_SECONDS) -seed $(CHAOS_SEED) $(CHAOS_ARGS)
 
 SEEDS ?= 1000
 SEED  ?= 1

@@ -52,6 +52,13 @@ func run(ctx context.Context) error {
 	flag.BoolVar(&opt.Strict, "strict", false, "folders are durable only when they are synced themselves (POSIX to the letter; ext4 and xfs are kinder)")
 	plan := flag.Bool("plan", false, "print the schedule of the first episode and end")
 	verbose := flag.Bool("v", false, "say what happens")
+	train := flag.Bool("training", false, "kill the processes of whole trainings instead (make chaos-cluster): replay nodes, learners and workers in turn")
+	var tr trainingOptions
+	flag.StringVar(&tr.Config, "config", "recipes/demo-tiny.yaml", "with -training: what is trained")
+	flag.IntVar(&tr.Steps, "steps", 60, "with -training: target of each run; runs follow each other until -seconds are over")
+	flag.IntVar(&tr.Workers, "workers", 3, "with -training: workers")
+	flag.DurationVar(&tr.Every, "every", 20*time.Second, "with -training: time between two kills")
+	flag.DurationVar(&tr.Patience, "patience", 20*time.Minute, "with -training: how long one run may take")
 	flag.Parse()
 	opt.Heartbeat = time.Second
 	opt.Load = load{Workers: 3, Learners: 2, Writers: 3, Readers: 1, Keeper: 12 * time.Second, Think: 40 * time.Millisecond, Patience: 8 * time.Second}
@@ -92,6 +99,14 @@ func run(ctx context.Context) error {
 		opt.Log = func(f string, a ...any) { fmt.Fprintf(os.Stderr, f+"\n", a...) }
 	}
 	go profileOnSignal(ctx, out)
+	if *train {
+		tr.Binary, tr.Log, tr.Learners = opt.Binary, opt.Log, 2
+		tr.Sets = []string{"training.groups_per_step=4", "eval.every=0", "eval.tasks=16"}
+		if tr.Steps < 1 || tr.Workers < 1 || tr.Every <= 0 || tr.Patience <= 0 {
+			return fmt.Errorf("-steps = %d, -workers = %d, -every = %v, -patience = %v: want more than 0", tr.Steps, tr.Workers, tr.Every, tr.Patience)
+		}
+		return trainings(ctx, tr, time.Duration(seconds)*time.Second, opt.Seed, out)
+	}
 	return episodes(ctx, opt, counts, time.Duration(seconds)*time.Second, time.Duration(each)*time.Second, out)
 }
 
