@@ -172,7 +172,7 @@ func (s *LearnerServer) Assist(st pb.Learner_AssistServer) error {
 // DialLearner opens a channel to the learner of that id at addr. ctx bounds the
 // channel's life.
 func (c *Client) DialLearner(ctx context.Context, addr, id string) (*Channel, error) {
-	l, err := dialRole(c.id, RoleLearner, addr, id)
+	l, err := dialRole(c.id, RoleLearner, addr, id, "")
 	if err != nil {
 		return nil, err
 	}

@@ -101,15 +101,15 @@ func loadAuthority(dir string) (*authority, error) {
 	return a, nil
 }
 
-// found makes the identity of the first replay node, whose certificates are valid
-// for so long (0 = certValid).
-func (a *authority) found(id string, valid time.Duration) (*Identity, error) {
+// found makes the identity of the first replay node of a shard ("" = the first),
+// whose certificates are valid for so long (0 = certValid).
+func (a *authority) found(id, shard string, valid time.Duration) (*Identity, error) {
 	if err := checkNode(id, RoleReplay); err != nil {
 		return nil, err
 	}
 	var group [8]byte
 	_, _ = rand.Read(group[:]) // never fails (crypto/rand)
-	ident := &Identity{ID: id, Role: RoleReplay, ca: a.ca, caKey: a.key, valid: valid, group: fmt.Sprintf("%x", group)}
+	ident := &Identity{ID: id, Role: RoleReplay, ca: a.ca, caKey: a.key, valid: valid, group: groupName(shard, fmt.Sprintf("%x", group))}
 	ident.secret.set(a.token, 0)
 	return ident, ident.signSelf()
 }

@@ -120,6 +120,7 @@ func stateNode(cs tls.ConnectionState) (caller, error) {
 // the caller sees, or what they need they check themselves.
 var everybodys = []string{
 	pb.Replay_CreateRun_FullMethodName, pb.Replay_Runs_FullMethodName, pb.Replay_Tenants_FullMethodName,
+	pb.Shards_Shard_FullMethodName, pb.Shards_Placements_FullMethodName, pb.Shards_PlaceRun_FullMethodName,
 }
 
 // everybody's streams: they check what they are asked for.
@@ -187,6 +188,9 @@ func (n *Node) appendFor(ctx context.Context, recs []replay.Record, put func(con
 		err := n.mayTouch(ctx, run)
 		if err != nil && !errors.Is(err, replay.ErrNotFound) {
 			return nil, err
+		}
+		if err != nil && n.awayFrom(run) != nil {
+			err = nil // the fold tells the client to send it elsewhere
 		}
 		missing[run] = err
 	}

@@ -22,6 +22,8 @@ type Client struct {
 	id   *Identity
 	book *book
 	dir  string // of the certificate, "" = memory only
+	// group is the raft group that it speaks to; "" = that of any node that answers.
+	group string
 
 	mu     sync.Mutex
 	seeds  []string
@@ -47,7 +49,7 @@ func Dial(ctx context.Context, addrs []string, id *Identity, dir string) (*Clien
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{id: id, book: b, dir: dir, seeds: slices.Clone(addrs), links: make(map[string]*link)}
+	c := &Client{id: id, book: b, dir: dir, group: id.group, seeds: slices.Clone(addrs), links: make(map[string]*link)}
 	if len(c.addrs()) == 0 {
 		return nil, errors.New("cluster: dial: no address: name a running replay node")
 	}
@@ -88,7 +90,7 @@ func (c *Client) pick() (*link, error) {
 	l := c.links[addr]
 	if l == nil {
 		var err error
-		if l, err = dial(c.id, addr, ""); err != nil {
+		if l, err = dialRole(c.id, RoleReplay, addr, "", c.group); err != nil {
 			return nil, err
 		}
 		c.links[addr] = l

@@ -52,6 +52,10 @@ type Config struct {
 	// Founder, with Authority, is the id of the node that makes the cluster
 	// when nobody answers at Join; "" is a node without Join.
 	Founder string
+	// Shard names the raft group that is founded, one beside the cluster's first
+	// (ADR 11); "" = the first. It needs Authority. Later starts, and nodes that
+	// join, find it in their certificate; a name given must be that.
+	Shard string
 	// Version of the software, shown in the cluster status.
 	Version string
 	// Store configures the node's storage; start from
@@ -162,6 +166,11 @@ func (c Config) Validate() error {
 	}
 	if c.Founder != "" && c.Authority == "" {
 		bad("founder", fmt.Sprintf("%q", c.Founder), "give the authority too: a folder made with skein cluster init")
+	}
+	if c.Shard != "" {
+		if err := replay.CheckShard(c.Shard); err != nil || c.Shard == replay.RootShard {
+			bad("shard", fmt.Sprintf("%q", c.Shard), "use 1 to 31 lower-case letters, digits and '-'; the first group, root, is founded without a name")
+		}
 	}
 	if c.Authority != "" && c.Token != "" {
 		bad("token", "(hidden)", "leave it out: the authority's folder holds it")

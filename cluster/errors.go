@@ -43,6 +43,7 @@ var codeTable = []struct {
 	{replay.ErrTimeout, pb.Error_CODE_TIMEOUT, codes.DeadlineExceeded},
 	{replay.ErrInvalid, pb.Error_CODE_INVALID, codes.InvalidArgument},
 	{replay.ErrUnavailable, pb.Error_CODE_UNAVAILABLE, codes.Unavailable},
+	{replay.ErrMoved, pb.Error_CODE_MOVED, codes.Aborted},
 	{ErrDenied, pb.Error_CODE_DENIED, codes.PermissionDenied},
 }
 

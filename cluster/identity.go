@@ -80,7 +80,7 @@ func newCluster(id string) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.found(id, 0)
+	return a.found(id, "", 0)
 }
 
 // sign issues a certificate. All but those of clients serve.

@@ -26,10 +26,28 @@ func (n *Node) identify(ctx context.Context) (founder bool, err error) {
 	n.ident, err = LoadIdentity(dir)
 	switch {
 	case err == nil:
-		return mark != nil, n.checkIdentity()
+		return mark != nil, errors.Join(n.checkIdentity(), n.checkShard())
 	case !errors.Is(err, ErrNoIdentity):
 		return false, err
 	}
+	if founder, err = n.identifyFirst(ctx); err != nil {
+		return false, err
+	}
+	return founder, n.checkShard()
+}
+
+// checkShard compares the raft group with the configured shard.
+func (n *Node) checkShard() error {
+	if have := shardOf(n.ident.group); n.cfg.Shard != "" && n.cfg.Shard != have {
+		return fmt.Errorf("cluster: config shard = %q, but node %s in directory %s is of shard %q: leave shard empty, or use another directory",
+			n.cfg.Shard, n.ident.ID, n.cfg.Dir, have)
+	}
+	return nil
+}
+
+// identifyFirst is identify of a directory without a certificate.
+func (n *Node) identifyFirst(ctx context.Context) (founder bool, err error) {
+	dir := n.cfg.Dir
 	if _, err := os.Stat(n.path(dirRaft)); err == nil {
 		return false, fmt.Errorf("cluster: directory %s holds a store but no certificate: it belongs to a single process, "+
 			"or its certificate was lost; restore %s, or use an empty directory", dir, fileNodeCert)
@@ -54,6 +72,9 @@ func (n *Node) identify(ctx context.Context) (founder bool, err error) {
 	if n.cfg.Token != "" {
 		return false, fmt.Errorf("cluster: config token without join: name the address of a running node, or leave both empty to make a new cluster")
 	}
+	if n.cfg.Shard != "" {
+		return false, fmt.Errorf("cluster: config shard = %q without authority: a further shard is founded with the authority of the cluster (skein cluster init)", n.cfg.Shard)
+	}
 	a, err := newAuthority()
 	if err != nil {
 		return false, err
@@ -63,7 +84,7 @@ func (n *Node) identify(ctx context.Context) (founder bool, err error) {
 
 // found makes this node the first of a new cluster.
 func (n *Node) found(a *authority, id string) (err error) {
-	if n.ident, err = a.found(id, n.cfg.CertLife); err != nil {
+	if n.ident, err = a.found(id, n.cfg.Shard, n.cfg.CertLife); err != nil {
 		return err
 	}
 	if err := writeFile(n.path(fileFounder), []byte(id+"\n"), 0o600); err != nil {

@@ -31,12 +31,12 @@ type link struct {
 
 // dial makes a link; want as in clientTLS.
 func dial(id *Identity, addr, want string) (*link, error) {
-	return dialRole(id, RoleReplay, addr, want)
+	return dialRole(id, RoleReplay, addr, want, id.group)
 }
 
-// dialRole is dial for a server of any role.
-func dialRole(id *Identity, role, addr, want string) (*link, error) {
-	conf, who := id.tlsTo(role, alpnGRPC, want)
+// dialRole is dial for a server of any role, of the named raft group or ("") any.
+func dialRole(id *Identity, role, addr, want, group string) (*link, error) {
+	conf, who := id.tlsTo(role, alpnGRPC, want, group)
 	conn, err := grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(newWholeTLS(conf)), grpc.WithWriteBufferSize(writeBuffer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),

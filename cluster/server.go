@@ -35,6 +35,7 @@ func (n *Node) serve() {
 	pb.RegisterPeerServer(n.server, &peerServer{n: n})
 	pb.RegisterOperateServer(n.server, &operateServer{n: n, s: &nodeStore{n}})
 	pb.RegisterUpkeepServer(n.server, &upkeepServer{n: n})
+	pb.RegisterShardsServer(n.server, &shardsServer{n: n})
 	pb.RegisterMembershipServer(n.server, &membershipServer{n: n})
 	h := health.NewServer() // SERVING: the process answers; who leads is in ClusterStatus
 	healthpb.RegisterHealthServer(n.server, h)
@@ -55,6 +56,9 @@ func (n *Node) guardUnary(ctx context.Context, req any, info *grpc.UnaryServerIn
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 10*time.Minute) // long polls bound themselves
 		defer cancel()
+	}
+	if err := n.elsewhere(req); err != nil {
+		return nil, toStatus(err)
 	}
 	if err := n.authorize(ctx, req, info.FullMethod); err != nil {
 		return nil, toStatus(err)
@@ -105,6 +109,9 @@ func (r *replayServer) CreateRun(ctx context.Context, q *pb.CreateRunRequest) (*
 			return nil, fmt.Errorf("%w: create run %q: %s may not: whose run would it be?", ErrDenied, spec.Run, who)
 		}
 		spec.Tenant = who.tenant
+	}
+	if err := r.n.mustBeRegistered(); err != nil {
+		return nil, fmt.Errorf("create run %q: %w", spec.Run, err)
 	}
 	return empty(r.s.CreateRun(ctx, spec))
 }

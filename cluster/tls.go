@@ -122,13 +122,13 @@ func (t Token) joinTLS() (*tls.Config, *verdict) {
 // want names it. After a move of ports another node may answer at an old
 // address, and must not be counted as the one meant.
 func (id *Identity) clientTLS(alpn, want string) (*tls.Config, *verdict) {
-	return id.tlsTo(RoleReplay, alpn, want)
+	return id.tlsTo(RoleReplay, alpn, want, id.group)
 }
 
-// tlsTo is clientTLS for servers of a role.
-func (id *Identity) tlsTo(role, alpn, want string) (*tls.Config, *verdict) {
+// tlsTo is clientTLS for servers of a role and raft group; group "" = of any.
+func (id *Identity) tlsTo(role, alpn, want, group string) (*tls.Config, *verdict) {
 	v := &verdict{}
-	c := clientConfig(alpn, v.check(sha256.Sum256(id.ca.Raw), role, want, id.group))
+	c := clientConfig(alpn, v.check(sha256.Sum256(id.ca.Raw), role, want, group))
 	return id.present(c), v
 }
 

@@ -304,5 +304,8 @@ func DecodeCommand(b []byte) (Command, error) {
 	if c := operatorCommand(now, m); c != nil {
 		return c, nil
 	}
+	if c := shardCommand(now, m); c != nil {
+		return c, nil
+	}
 	return nil, fmt.Errorf("%w: decode command: unknown operation (a newer version wrote it; upgrade this node)", ErrInvalid)
 }

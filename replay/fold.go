@@ -74,6 +74,9 @@ func (f *fold) apply(cmd Command) (Result, error) {
 }
 
 func (f *fold) dispatch(cmd Command) (res Result, err error) {
+	if err := f.here(runOf(cmd)); err != nil {
+		return res, err
+	}
 	switch c := cmd.(type) {
 	case CreateRunCmd:
 		err = f.createRun(c.Spec)
@@ -116,6 +119,16 @@ func (f *fold) dispatch(cmd Command) (res Result, err error) {
 		res.Updated, err = f.forgetDeleted(c)
 	case SetQuotaCmd:
 		res.Version, err = f.setQuota(c)
+	case SetShardCmd:
+		res.Shard, err = f.setShard(c.Shard)
+	case PlaceRunCmd:
+		res.Placement, err = f.placeRun(c.Placement)
+	case MoveRunCmd:
+		err = f.moveRun(c)
+	case AdoptPairsCmd:
+		err = f.adoptPairs(c)
+	case DropPairsCmd:
+		err = f.dropPairs(c)
 	default:
 		err = refuse(ErrInvalid, "unknown command %T", cmd)
 	}
@@ -124,10 +137,8 @@ func (f *fold) dispatch(cmd Command) (res Result, err error) {
 
 // flush writes the loaded states back and forgets them.
 func (f *fold) flush() error {
-	for _, r := range f.runs {
-		if err := f.put(runKey(r.run), r.RunState); err != nil {
-			return err
-		}
+	if err := f.flushRuns(); err != nil {
+		return err
 	}
 	for _, t := range f.tables {
 		if err := f.put(tableKey(t.run, t.name), t.TableState); err != nil {
@@ -143,6 +154,15 @@ func (f *fold) flush() error {
 		}
 	}
 	f.runs, f.tables, f.tenants = f.runs[:0], f.tables[:0], f.tenants[:0]
+	return nil
+}
+
+func (f *fold) flushRuns() error {
+	for _, r := range f.runs {
+		if err := f.put(runKey(r.run), r.RunState); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -245,6 +265,9 @@ func (f *fold) expire() error {
 		r, err := f.run(d.e.Run)
 		if err != nil {
 			return unexpected(err)
+		}
+		if r.Moving != pb.RunMove_RUN_MOVE_NONE { // it stands still
+			continue
 		}
 		if d.e.Table != "" {
 			if err := f.expireTable(d.key, d.e); err != nil {

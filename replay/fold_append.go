@@ -70,10 +70,20 @@ func (f *fold) appendItems(items []Item) ([]AppendResult, error) {
 func (f *fold) appendItem(it *Item) (AppendResult, error) {
 	r, err := f.run(it.Run)
 	if ref := (*refusal)(nil); errors.As(err, &ref) {
+		away := (*refusal)(nil)
+		switch err := absent(f.kv, it.Run); {
+		case errors.As(err, &away):
+			return AppendResult{Busy: movedPrefix + away.err.Error()}, nil
+		case err != nil:
+			return AppendResult{}, err
+		}
 		return AppendResult{Rejected: ref.err.Error()}, nil
 	}
 	if err != nil {
 		return AppendResult{}, err
+	}
+	if r.Moving != pb.RunMove_RUN_MOVE_NONE {
+		return AppendResult{Busy: movedPrefix + "run " + it.Run + " is on its way between shards"}, nil
 	}
 	reject := func(err error) (AppendResult, error) {
 		r.Rejected++

@@ -36,6 +36,12 @@ import (
 //	D deleted logID                -           what remains of deleted logs, by time
 //	N tenant                       TenantState
 //	C run task                     TaskState   of a curriculum
+//	S shard                        Shard       the root: the others; others: the root
+//	P run                          Placement   in the root
+//	M run                          Gone        of a run that lives in another shard
+//
+// What a move between shards carries of a run is in RunPairs: a new key with a
+// run in it belongs there too.
 type key = keys.Key
 
 // Classes of the queue 'q': evaluation goes first.
@@ -95,6 +101,10 @@ func tableExpiryKey(expires int64, run, group, table string) key {
 
 func taskKey(run string, task uint64) key { return taskPrefix(run).U64(task) }
 func taskPrefix(run string) key           { return keys.New('C').Str(run) }
+
+func shardKey(name string) key    { return keys.New('S').Str(name) }
+func placementKey(run string) key { return keys.New('P').Str(run) }
+func goneKey(run string) key      { return keys.New('M').Str(run) }
 
 func tenantKey(tenant string) key { return keys.New('N').Str(tenant) }
 

@@ -111,6 +111,11 @@ func newItems(cmd Command, res Result) (out []Item) {
 		items = c.Items
 	case ImportLogsCmd:
 		items = c.Items
+	case AdoptPairsCmd:
+		if res.Err == nil {
+			out = adoptedLogs(c.Pairs)
+		}
+		return out
 	case RedactLogsCmd:
 		if res.Err == nil {
 			for _, r := range c.Logs {

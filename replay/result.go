@@ -10,13 +10,15 @@ import (
 type Result struct {
 	// Err refuses the command: ErrStale, ErrNotFound or ErrInvalid, wrapped
 	// with ids. Refusals are the same on every replica and change nothing.
-	Err     error
-	Tickets []Ticket       // TakeTicketsCmd
-	Append  []AppendResult // AppendItemsCmd and InsertGroupsCmd, in order of the items; ImportLogsCmd: the groups behind them
-	Lease   *Lease         // AcquireLeaseCmd; nil = cannot be served yet
-	Blocked string         // AcquireLeaseCmd: why Lease is nil
-	Version uint64         // SetTableCmd: of the configuration; SetQuotaCmd: of the quota
-	Updated int            // UpdatePrioritiesCmd, RemoveGroupsCmd, DeleteLogsCmd, RedactLogsCmd, ForgetDeletedCmd: how many were there
+	Err       error
+	Tickets   []Ticket       // TakeTicketsCmd
+	Append    []AppendResult // AppendItemsCmd and InsertGroupsCmd, in order of the items; ImportLogsCmd: the groups behind them
+	Lease     *Lease         // AcquireLeaseCmd; nil = cannot be served yet
+	Blocked   string         // AcquireLeaseCmd: why Lease is nil
+	Version   uint64         // SetTableCmd: of the configuration; SetQuotaCmd: of the quota
+	Shard     Shard          // SetShardCmd: as it is registered now
+	Placement Placement      // PlaceRunCmd: as it is now
+	Updated   int            // UpdatePrioritiesCmd, RemoveGroupsCmd, DeleteLogsCmd, RedactLogsCmd, ForgetDeletedCmd: how many were there
 }
 
 // AppendError is the error that goes with the results of appending the named

@@ -1355,7 +1355,7 @@ var File_skein_cluster_v1_operate_proto protoreflect.FileDescriptor
 
 const file_skein_cluster_v1_operate_proto_rawDesc = "" +
 	"\n" +
-	"\x1eskein/cluster/v1/operate.proto\x12\x10skein.cluster.v1\x1a\x1dskein/cluster/v1/replay.proto\x1a\x1cskein/cluster/v1/types.proto\"u\n" +
+	"\x1eskein/cluster/v1/operate.proto\x12\x10skein.cluster.v1\x1a\x1dskein/cluster/v1/replay.proto\x1a\x1dskein/cluster/v1/shards.proto\x1a\x1cskein/cluster/v1/types.proto\"u\n" +
 	"\vTailRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x14\n" +
 	"\x05table\x18\x02 \x01(\tR\x05table\x12\x14\n" +
@@ -1467,13 +1467,14 @@ const file_skein_cluster_v1_operate_proto_rawDesc = "" +
 	"\x06Verify\x12\x1f.skein.cluster.v1.VerifyRequest\x1a .skein.cluster.v1.VerifyResponse\x12K\n" +
 	"\x06Repair\x12\x1f.skein.cluster.v1.RepairRequest\x1a .skein.cluster.v1.RepairResponse\x12F\n" +
 	"\bSnapshot\x12\x17.skein.cluster.v1.Empty\x1a\x1f.skein.cluster.v1.SnapshotPiece0\x01\x12R\n" +
-	"\tReadExact\x12\".skein.cluster.v1.ReadExactRequest\x1a\x1f.skein.cluster.v1.FetchResponse0\x012\xcf\x02\n" +
+	"\tReadExact\x12\".skein.cluster.v1.ReadExactRequest\x1a\x1f.skein.cluster.v1.FetchResponse0\x012\x9b\x03\n" +
 	"\x06Upkeep\x12Q\n" +
 	"\vCompactNode\x12 .skein.cluster.v1.CompactRequest\x1a .skein.cluster.v1.NodeCompaction\x12Q\n" +
 	"\n" +
 	"VerifyNode\x12\x1f.skein.cluster.v1.VerifyRequest\x1a\".skein.cluster.v1.NodeVerification\x12K\n" +
 	"\n" +
-	"RepairNode\x12\x1f.skein.cluster.v1.RepairRequest\x1a\x1c.skein.cluster.v1.NodeRepair\x12R\n" +
+	"RepairNode\x12\x1f.skein.cluster.v1.RepairRequest\x1a\x1c.skein.cluster.v1.NodeRepair\x12J\n" +
+	"\x05Holds\x12!.skein.cluster.v1.ReplicasRequest\x1a\x1e.skein.cluster.v1.NodeHoldings\x12R\n" +
 	"\tPullExact\x12\".skein.cluster.v1.ReadExactRequest\x1a\x1f.skein.cluster.v1.FetchResponse0\x01B@Z>github.com/skein-rl/skein/cluster/internal/clusterpb;clusterpbb\x06proto3"
 
 var (
@@ -1517,8 +1518,10 @@ var file_skein_cluster_v1_operate_proto_goTypes = []any{
 	(*RunRequest)(nil),       // 24: skein.cluster.v1.RunRequest
 	(*TableRequest)(nil),     // 25: skein.cluster.v1.TableRequest
 	(*Empty)(nil),            // 26: skein.cluster.v1.Empty
-	(*CountResponse)(nil),    // 27: skein.cluster.v1.CountResponse
-	(*FetchResponse)(nil),    // 28: skein.cluster.v1.FetchResponse
+	(*ReplicasRequest)(nil),  // 27: skein.cluster.v1.ReplicasRequest
+	(*CountResponse)(nil),    // 28: skein.cluster.v1.CountResponse
+	(*FetchResponse)(nil),    // 29: skein.cluster.v1.FetchResponse
+	(*NodeHoldings)(nil),     // 30: skein.cluster.v1.NodeHoldings
 }
 var file_skein_cluster_v1_operate_proto_depIdxs = []int32{
 	20, // 0: skein.cluster.v1.TailResponse.items:type_name -> skein.cluster.v1.Item
@@ -1545,23 +1548,25 @@ var file_skein_cluster_v1_operate_proto_depIdxs = []int32{
 	8,  // 21: skein.cluster.v1.Upkeep.CompactNode:input_type -> skein.cluster.v1.CompactRequest
 	11, // 22: skein.cluster.v1.Upkeep.VerifyNode:input_type -> skein.cluster.v1.VerifyRequest
 	14, // 23: skein.cluster.v1.Upkeep.RepairNode:input_type -> skein.cluster.v1.RepairRequest
-	18, // 24: skein.cluster.v1.Upkeep.PullExact:input_type -> skein.cluster.v1.ReadExactRequest
-	1,  // 25: skein.cluster.v1.Operate.Tail:output_type -> skein.cluster.v1.TailResponse
-	2,  // 26: skein.cluster.v1.Operate.TablesWithLogs:output_type -> skein.cluster.v1.NamesResponse
-	27, // 27: skein.cluster.v1.Operate.Redact:output_type -> skein.cluster.v1.CountResponse
-	26, // 28: skein.cluster.v1.Operate.DropTable:output_type -> skein.cluster.v1.Empty
-	7,  // 29: skein.cluster.v1.Operate.Import:output_type -> skein.cluster.v1.ImportResponse
-	9,  // 30: skein.cluster.v1.Operate.Compact:output_type -> skein.cluster.v1.CompactResponse
-	12, // 31: skein.cluster.v1.Operate.Verify:output_type -> skein.cluster.v1.VerifyResponse
-	15, // 32: skein.cluster.v1.Operate.Repair:output_type -> skein.cluster.v1.RepairResponse
-	17, // 33: skein.cluster.v1.Operate.Snapshot:output_type -> skein.cluster.v1.SnapshotPiece
-	28, // 34: skein.cluster.v1.Operate.ReadExact:output_type -> skein.cluster.v1.FetchResponse
-	10, // 35: skein.cluster.v1.Upkeep.CompactNode:output_type -> skein.cluster.v1.NodeCompaction
-	13, // 36: skein.cluster.v1.Upkeep.VerifyNode:output_type -> skein.cluster.v1.NodeVerification
-	16, // 37: skein.cluster.v1.Upkeep.RepairNode:output_type -> skein.cluster.v1.NodeRepair
-	28, // 38: skein.cluster.v1.Upkeep.PullExact:output_type -> skein.cluster.v1.FetchResponse
-	25, // [25:39] is the sub-list for method output_type
-	11, // [11:25] is the sub-list for method input_type
+	27, // 24: skein.cluster.v1.Upkeep.Holds:input_type -> skein.cluster.v1.ReplicasRequest
+	18, // 25: skein.cluster.v1.Upkeep.PullExact:input_type -> skein.cluster.v1.ReadExactRequest
+	1,  // 26: skein.cluster.v1.Operate.Tail:output_type -> skein.cluster.v1.TailResponse
+	2,  // 27: skein.cluster.v1.Operate.TablesWithLogs:output_type -> skein.cluster.v1.NamesResponse
+	28, // 28: skein.cluster.v1.Operate.Redact:output_type -> skein.cluster.v1.CountResponse
+	26, // 29: skein.cluster.v1.Operate.DropTable:output_type -> skein.cluster.v1.Empty
+	7,  // 30: skein.cluster.v1.Operate.Import:output_type -> skein.cluster.v1.ImportResponse
+	9,  // 31: skein.cluster.v1.Operate.Compact:output_type -> skein.cluster.v1.CompactResponse
+	12, // 32: skein.cluster.v1.Operate.Verify:output_type -> skein.cluster.v1.VerifyResponse
+	15, // 33: skein.cluster.v1.Operate.Repair:output_type -> skein.cluster.v1.RepairResponse
+	17, // 34: skein.cluster.v1.Operate.Snapshot:output_type -> skein.cluster.v1.SnapshotPiece
+	29, // 35: skein.cluster.v1.Operate.ReadExact:output_type -> skein.cluster.v1.FetchResponse
+	10, // 36: skein.cluster.v1.Upkeep.CompactNode:output_type -> skein.cluster.v1.NodeCompaction
+	13, // 37: skein.cluster.v1.Upkeep.VerifyNode:output_type -> skein.cluster.v1.NodeVerification
+	16, // 38: skein.cluster.v1.Upkeep.RepairNode:output_type -> skein.cluster.v1.NodeRepair
+	30, // 39: skein.cluster.v1.Upkeep.Holds:output_type -> skein.cluster.v1.NodeHoldings
+	29, // 40: skein.cluster.v1.Upkeep.PullExact:output_type -> skein.cluster.v1.FetchResponse
+	26, // [26:41] is the sub-list for method output_type
+	11, // [11:26] is the sub-list for method input_type
 	11, // [11:11] is the sub-list for extension type_name
 	11, // [11:11] is the sub-list for extension extendee
 	0,  // [0:11] is the sub-list for field type_name
@@ -1573,6 +1578,7 @@ func file_skein_cluster_v1_operate_proto_init() {
 		return
 	}
 	file_skein_cluster_v1_replay_proto_init()
+	file_skein_cluster_v1_shards_proto_init()
 	file_skein_cluster_v1_types_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -495,6 +495,7 @@ const (
 	Upkeep_CompactNode_FullMethodName = "/skein.cluster.v1.Upkeep/CompactNode"
 	Upkeep_VerifyNode_FullMethodName  = "/skein.cluster.v1.Upkeep/VerifyNode"
 	Upkeep_RepairNode_FullMethodName  = "/skein.cluster.v1.Upkeep/RepairNode"
+	Upkeep_Holds_FullMethodName       = "/skein.cluster.v1.Upkeep/Holds"
 	Upkeep_PullExact_FullMethodName   = "/skein.cluster.v1.Upkeep/PullExact"
 )
 
@@ -507,6 +508,8 @@ type UpkeepClient interface {
 	CompactNode(ctx context.Context, in *CompactRequest, opts ...grpc.CallOption) (*NodeCompaction, error)
 	VerifyNode(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*NodeVerification, error)
 	RepairNode(ctx context.Context, in *RepairRequest, opts ...grpc.CallOption) (*NodeRepair, error)
+	// Holds says which of the logs' bytes the node holds.
+	Holds(ctx context.Context, in *ReplicasRequest, opts ...grpc.CallOption) (*NodeHoldings, error)
 	// PullExact returns those of the asked payloads that the node holds.
 	PullExact(ctx context.Context, in *ReadExactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchResponse], error)
 }
@@ -549,6 +552,16 @@ func (c *upkeepClient) RepairNode(ctx context.Context, in *RepairRequest, opts .
 	return out, nil
 }
 
+func (c *upkeepClient) Holds(ctx context.Context, in *ReplicasRequest, opts ...grpc.CallOption) (*NodeHoldings, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(NodeHoldings)
+	err := c.cc.Invoke(ctx, Upkeep_Holds_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *upkeepClient) PullExact(ctx context.Context, in *ReadExactRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FetchResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &Upkeep_ServiceDesc.Streams[0], Upkeep_PullExact_FullMethodName, cOpts...)
@@ -577,6 +590,8 @@ type UpkeepServer interface {
 	CompactNode(context.Context, *CompactRequest) (*NodeCompaction, error)
 	VerifyNode(context.Context, *VerifyRequest) (*NodeVerification, error)
 	RepairNode(context.Context, *RepairRequest) (*NodeRepair, error)
+	// Holds says which of the logs' bytes the node holds.
+	Holds(context.Context, *ReplicasRequest) (*NodeHoldings, error)
 	// PullExact returns those of the asked payloads that the node holds.
 	PullExact(*ReadExactRequest, grpc.ServerStreamingServer[FetchResponse]) error
 	mustEmbedUnimplementedUpkeepServer()
@@ -597,6 +612,9 @@ func (UnimplementedUpkeepServer) VerifyNode(context.Context, *VerifyRequest) (*N
 }
 func (UnimplementedUpkeepServer) RepairNode(context.Context, *RepairRequest) (*NodeRepair, error) {
 	return nil, status.Error(codes.Unimplemented, "method RepairNode not implemented")
+}
+func (UnimplementedUpkeepServer) Holds(context.Context, *ReplicasRequest) (*NodeHoldings, error) {
+	return nil, status.Error(codes.Unimplemented, "method Holds not implemented")
 }
 func (UnimplementedUpkeepServer) PullExact(*ReadExactRequest, grpc.ServerStreamingServer[FetchResponse]) error {
 	return status.Error(codes.Unimplemented, "method PullExact not implemented")
@@ -676,6 +694,24 @@ func _Upkeep_RepairNode_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Upkeep_Holds_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplicasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(UpkeepServer).Holds(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Upkeep_Holds_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(UpkeepServer).Holds(ctx, req.(*ReplicasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Upkeep_PullExact_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadExactRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -705,6 +741,10 @@ var Upkeep_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RepairNode",
 			Handler:    _Upkeep_RepairNode_Handler,
+		},
+		{
+			MethodName: "Holds",
+			Handler:    _Upkeep_Holds_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

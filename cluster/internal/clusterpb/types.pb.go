@@ -41,6 +41,7 @@ const (
 	Error_CODE_DENIED     Error_Code = 8
 	Error_CODE_BUSY       Error_Code = 9
 	Error_CODE_TIMEOUT    Error_Code = 10
+	Error_CODE_MOVED      Error_Code = 11
 )
 
 // Enum value maps for Error_Code.
@@ -57,6 +58,7 @@ var (
 		8:  "CODE_DENIED",
 		9:  "CODE_BUSY",
 		10: "CODE_TIMEOUT",
+		11: "CODE_MOVED",
 	}
 	Error_Code_value = map[string]int32{
 		"CODE_UNSPECIFIED": 0,
@@ -70,6 +72,7 @@ var (
 		"CODE_DENIED":      8,
 		"CODE_BUSY":        9,
 		"CODE_TIMEOUT":     10,
+		"CODE_MOVED":       11,
 	}
 )
 
@@ -2161,13 +2164,13 @@ var File_skein_cluster_v1_types_proto protoreflect.FileDescriptor
 
 const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\n" +
-	"\x1cskein/cluster/v1/types.proto\x12\x10skein.cluster.v1\"\xea\x02\n" +
+	"\x1cskein/cluster/v1/types.proto\x12\x10skein.cluster.v1\"\xfa\x02\n" +
 	"\x05Error\x120\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1c.skein.cluster.v1.Error.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1b\n" +
 	"\tleader_id\x18\x03 \x01(\tR\bleaderId\x12\x1f\n" +
 	"\vleader_addr\x18\x04 \x01(\tR\n" +
-	"leaderAddr\"\xd6\x01\n" +
+	"leaderAddr\"\xe6\x01\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -2181,7 +2184,9 @@ const file_skein_cluster_v1_types_proto_rawDesc = "" +
 	"\vCODE_DENIED\x10\b\x12\r\n" +
 	"\tCODE_BUSY\x10\t\x12\x10\n" +
 	"\fCODE_TIMEOUT\x10\n" +
-	"\"\x80\x04\n" +
+	"\x12\x0e\n" +
+	"\n" +
+	"CODE_MOVED\x10\v\"\x80\x04\n" +
 	"\x04Item\x12\x15\n" +
 	"\x06log_id\x18\x01 \x01(\tR\x05logId\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\tR\x03run\x12\x14\n" +

@@ -27,6 +27,56 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// RunMove says whether a run is on its way between shards.
+type RunMove int32
+
+const (
+	RunMove_RUN_MOVE_NONE RunMove = 0
+	RunMove_RUN_MOVE_OUT  RunMove = 1 // stands still here until it is gone, or taken back
+	RunMove_RUN_MOVE_IN   RunMove = 2 // arrives
+)
+
+// Enum value maps for RunMove.
+var (
+	RunMove_name = map[int32]string{
+		0: "RUN_MOVE_NONE",
+		1: "RUN_MOVE_OUT",
+		2: "RUN_MOVE_IN",
+	}
+	RunMove_value = map[string]int32{
+		"RUN_MOVE_NONE": 0,
+		"RUN_MOVE_OUT":  1,
+		"RUN_MOVE_IN":   2,
+	}
+)
+
+func (x RunMove) Enum() *RunMove {
+	p := new(RunMove)
+	*p = x
+	return p
+}
+
+func (x RunMove) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (RunMove) Descriptor() protoreflect.EnumDescriptor {
+	return file_skein_replay_v1_replay_proto_enumTypes[0].Descriptor()
+}
+
+func (RunMove) Type() protoreflect.EnumType {
+	return &file_skein_replay_v1_replay_proto_enumTypes[0]
+}
+
+func (x RunMove) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use RunMove.Descriptor instead.
+func (RunMove) EnumDescriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{0}
+}
+
 type GroupPhase int32
 
 const (
@@ -72,11 +122,11 @@ func (x GroupPhase) String() string {
 }
 
 func (GroupPhase) Descriptor() protoreflect.EnumDescriptor {
-	return file_skein_replay_v1_replay_proto_enumTypes[0].Descriptor()
+	return file_skein_replay_v1_replay_proto_enumTypes[1].Descriptor()
 }
 
 func (GroupPhase) Type() protoreflect.EnumType {
-	return &file_skein_replay_v1_replay_proto_enumTypes[0]
+	return &file_skein_replay_v1_replay_proto_enumTypes[1]
 }
 
 func (x GroupPhase) Number() protoreflect.EnumNumber {
@@ -85,7 +135,7 @@ func (x GroupPhase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use GroupPhase.Descriptor instead.
 func (GroupPhase) EnumDescriptor() ([]byte, []int) {
-	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{0}
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{1}
 }
 
 // Item is what the index knows of one EventLog; the bytes are in segments.
@@ -945,6 +995,11 @@ type Command struct {
 	//	*Command_ImportLogs
 	//	*Command_ForgetDeleted
 	//	*Command_SetQuota
+	//	*Command_SetShard
+	//	*Command_PlaceRun
+	//	*Command_MoveRun
+	//	*Command_AdoptPairs
+	//	*Command_DropPairs
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1183,6 +1238,51 @@ func (x *Command) GetSetQuota() *SetQuota {
 	return nil
 }
 
+func (x *Command) GetSetShard() *SetShard {
+	if x != nil {
+		if x, ok := x.Op.(*Command_SetShard); ok {
+			return x.SetShard
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPlaceRun() *PlaceRun {
+	if x != nil {
+		if x, ok := x.Op.(*Command_PlaceRun); ok {
+			return x.PlaceRun
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetMoveRun() *MoveRun {
+	if x != nil {
+		if x, ok := x.Op.(*Command_MoveRun); ok {
+			return x.MoveRun
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAdoptPairs() *AdoptPairs {
+	if x != nil {
+		if x, ok := x.Op.(*Command_AdoptPairs); ok {
+			return x.AdoptPairs
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDropPairs() *DropPairs {
+	if x != nil {
+		if x, ok := x.Op.(*Command_DropPairs); ok {
+			return x.DropPairs
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -1271,6 +1371,26 @@ type Command_SetQuota struct {
 	SetQuota *SetQuota `protobuf:"bytes,30,opt,name=set_quota,json=setQuota,proto3,oneof"`
 }
 
+type Command_SetShard struct {
+	SetShard *SetShard `protobuf:"bytes,50,opt,name=set_shard,json=setShard,proto3,oneof"`
+}
+
+type Command_PlaceRun struct {
+	PlaceRun *PlaceRun `protobuf:"bytes,51,opt,name=place_run,json=placeRun,proto3,oneof"`
+}
+
+type Command_MoveRun struct {
+	MoveRun *MoveRun `protobuf:"bytes,52,opt,name=move_run,json=moveRun,proto3,oneof"`
+}
+
+type Command_AdoptPairs struct {
+	AdoptPairs *AdoptPairs `protobuf:"bytes,53,opt,name=adopt_pairs,json=adoptPairs,proto3,oneof"`
+}
+
+type Command_DropPairs struct {
+	DropPairs *DropPairs `protobuf:"bytes,54,opt,name=drop_pairs,json=dropPairs,proto3,oneof"`
+}
+
 func (*Command_CreateRun) isCommand_Op() {}
 
 func (*Command_FinishRun) isCommand_Op() {}
@@ -1312,6 +1432,16 @@ func (*Command_ImportLogs) isCommand_Op() {}
 func (*Command_ForgetDeleted) isCommand_Op() {}
 
 func (*Command_SetQuota) isCommand_Op() {}
+
+func (*Command_SetShard) isCommand_Op() {}
+
+func (*Command_PlaceRun) isCommand_Op() {}
+
+func (*Command_MoveRun) isCommand_Op() {}
+
+func (*Command_AdoptPairs) isCommand_Op() {}
+
+func (*Command_DropPairs) isCommand_Op() {}
 
 type CreateRun struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2641,6 +2771,8 @@ type RunState struct {
 	Imported       uint64                 `protobuf:"varint,42,opt,name=imported,proto3" json:"imported,omitempty"` // logs
 	Twins          uint64                 `protobuf:"varint,43,opt,name=twins,proto3" json:"twins,omitempty"`       // tickets given to a second worker
 	Floor          uint64                 `protobuf:"varint,44,opt,name=floor,proto3" json:"floor,omitempty"`       // tokens of older policy versions are not trained any more
+	Move           uint64                 `protobuf:"varint,50,opt,name=move,proto3" json:"move,omitempty"`         // the newest move between shards that touched the run; 0 = none
+	Moving         RunMove                `protobuf:"varint,51,opt,name=moving,proto3,enum=skein.replay.v1.RunMove" json:"moving,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2869,6 +3001,20 @@ func (x *RunState) GetFloor() uint64 {
 		return x.Floor
 	}
 	return 0
+}
+
+func (x *RunState) GetMove() uint64 {
+	if x != nil {
+		return x.Move
+	}
+	return 0
+}
+
+func (x *RunState) GetMoving() RunMove {
+	if x != nil {
+		return x.Moving
+	}
+	return RunMove_RUN_MOVE_NONE
 }
 
 type Member struct {
@@ -4668,6 +4814,511 @@ func (x *Pair) GetValue() []byte {
 	return nil
 }
 
+// SetShard registers a shard in the root's state, or changes what is known of it;
+// in a shard's own state it names the root.
+type SetShard struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Shard         *Shard                 `protobuf:"bytes,1,opt,name=shard,proto3" json:"shard,omitempty"` // its version is the one it replaces; 0 = none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetShard) Reset() {
+	*x = SetShard{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetShard) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetShard) ProtoMessage() {}
+
+func (x *SetShard) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetShard.ProtoReflect.Descriptor instead.
+func (*SetShard) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *SetShard) GetShard() *Shard {
+	if x != nil {
+		return x.Shard
+	}
+	return nil
+}
+
+// Shard is a raft group of the cluster.
+type Shard struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Group         string                 `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"` // the raft group's name in certificates
+	Addrs         []string               `protobuf:"bytes,3,rep,name=addrs,proto3" json:"addrs,omitempty"` // where its nodes were when it was registered
+	Version       uint64                 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	Set           int64                  `protobuf:"varint,5,opt,name=set,proto3" json:"set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Shard) Reset() {
+	*x = Shard{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Shard) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Shard) ProtoMessage() {}
+
+func (x *Shard) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Shard.ProtoReflect.Descriptor instead.
+func (*Shard) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *Shard) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Shard) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Shard) GetAddrs() []string {
+	if x != nil {
+		return x.Addrs
+	}
+	return nil
+}
+
+func (x *Shard) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Shard) GetSet() int64 {
+	if x != nil {
+		return x.Set
+	}
+	return 0
+}
+
+// PlaceRun changes where a run lives.
+type PlaceRun struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Placement     *Placement             `protobuf:"bytes,1,opt,name=placement,proto3" json:"placement,omitempty"` // its version is the one it replaces; 0 = none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlaceRun) Reset() {
+	*x = PlaceRun{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlaceRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlaceRun) ProtoMessage() {}
+
+func (x *PlaceRun) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlaceRun.ProtoReflect.Descriptor instead.
+func (*PlaceRun) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *PlaceRun) GetPlacement() *Placement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+// Placement is where a run lives, in the root's state.
+type Placement struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Tenant        string                 `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Shard         string                 `protobuf:"bytes,3,opt,name=shard,proto3" json:"shard,omitempty"`
+	To            string                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`        // while it moves: the shard it goes to, or, once phase is SWITCHED, comes from
+	Phase         uint32                 `protobuf:"varint,5,opt,name=phase,proto3" json:"phase,omitempty"` // 0 at rest, 1 copying, 2 switched
+	Version       uint64                 `protobuf:"varint,6,opt,name=version,proto3" json:"version,omitempty"`
+	Set           int64                  `protobuf:"varint,7,opt,name=set,proto3" json:"set,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Placement) Reset() {
+	*x = Placement{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Placement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Placement) ProtoMessage() {}
+
+func (x *Placement) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Placement.ProtoReflect.Descriptor instead.
+func (*Placement) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *Placement) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *Placement) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Placement) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *Placement) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Placement) GetPhase() uint32 {
+	if x != nil {
+		return x.Phase
+	}
+	return 0
+}
+
+func (x *Placement) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *Placement) GetSet() int64 {
+	if x != nil {
+		return x.Set
+	}
+	return 0
+}
+
+// MoveRun is a step of a move in one shard's state.
+type MoveRun struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Move          uint64                 `protobuf:"varint,2,opt,name=move,proto3" json:"move,omitempty"` // version of the placement that decided it
+	Step          uint32                 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"` // replay.MoveStep
+	To            string                 `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`      // of the last step: where the run lives now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveRun) Reset() {
+	*x = MoveRun{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveRun) ProtoMessage() {}
+
+func (x *MoveRun) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveRun.ProtoReflect.Descriptor instead.
+func (*MoveRun) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *MoveRun) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *MoveRun) GetMove() uint64 {
+	if x != nil {
+		return x.Move
+	}
+	return 0
+}
+
+func (x *MoveRun) GetStep() uint32 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *MoveRun) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+// AdoptPairs writes a part of a run's state where it arrives.
+type AdoptPairs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Move          uint64                 `protobuf:"varint,2,opt,name=move,proto3" json:"move,omitempty"`
+	Pairs         []*Pair                `protobuf:"bytes,3,rep,name=pairs,proto3" json:"pairs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptPairs) Reset() {
+	*x = AdoptPairs{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptPairs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptPairs) ProtoMessage() {}
+
+func (x *AdoptPairs) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptPairs.ProtoReflect.Descriptor instead.
+func (*AdoptPairs) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *AdoptPairs) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *AdoptPairs) GetMove() uint64 {
+	if x != nil {
+		return x.Move
+	}
+	return 0
+}
+
+func (x *AdoptPairs) GetPairs() []*Pair {
+	if x != nil {
+		return x.Pairs
+	}
+	return nil
+}
+
+// DropPairs deletes a part of a run's state where it left.
+type DropPairs struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           string                 `protobuf:"bytes,1,opt,name=run,proto3" json:"run,omitempty"`
+	Move          uint64                 `protobuf:"varint,2,opt,name=move,proto3" json:"move,omitempty"`
+	Keys          [][]byte               `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropPairs) Reset() {
+	*x = DropPairs{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropPairs) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropPairs) ProtoMessage() {}
+
+func (x *DropPairs) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropPairs.ProtoReflect.Descriptor instead.
+func (*DropPairs) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *DropPairs) GetRun() string {
+	if x != nil {
+		return x.Run
+	}
+	return ""
+}
+
+func (x *DropPairs) GetMove() uint64 {
+	if x != nil {
+		return x.Move
+	}
+	return 0
+}
+
+func (x *DropPairs) GetKeys() [][]byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// Gone remains of a run that lives in another shard.
+type Gone struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Move          uint64                 `protobuf:"varint,1,opt,name=move,proto3" json:"move,omitempty"`
+	To            string                 `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gone) Reset() {
+	*x = Gone{}
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gone) ProtoMessage() {}
+
+func (x *Gone) ProtoReflect() protoreflect.Message {
+	mi := &file_skein_replay_v1_replay_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gone.ProtoReflect.Descriptor instead.
+func (*Gone) Descriptor() ([]byte, []int) {
+	return file_skein_replay_v1_replay_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *Gone) GetMove() uint64 {
+	if x != nil {
+		return x.Move
+	}
+	return 0
+}
+
+func (x *Gone) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
 var File_skein_replay_v1_replay_proto protoreflect.FileDescriptor
 
 const file_skein_replay_v1_replay_proto_rawDesc = "" +
@@ -4767,8 +5418,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
 	"\aadapter\x18\x03 \x01(\tR\aadapter\x12\x12\n" +
-	"\x04step\x18\x04 \x01(\x04R\x04step\"\xfe\n" +
-	"\n" +
+	"\x04step\x18\x04 \x01(\x04R\x04step\"\xa6\r\n" +
 	"\aCommand\x12\x10\n" +
 	"\x03now\x18\x01 \x01(\x03R\x03now\x12;\n" +
 	"\n" +
@@ -4799,7 +5449,14 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\vimport_logs\x18\x14 \x01(\v2\x1b.skein.replay.v1.ImportLogsH\x00R\n" +
 	"importLogs\x12G\n" +
 	"\x0eforget_deleted\x18\x15 \x01(\v2\x1e.skein.replay.v1.ForgetDeletedH\x00R\rforgetDeleted\x128\n" +
-	"\tset_quota\x18\x1e \x01(\v2\x19.skein.replay.v1.SetQuotaH\x00R\bsetQuotaB\x04\n" +
+	"\tset_quota\x18\x1e \x01(\v2\x19.skein.replay.v1.SetQuotaH\x00R\bsetQuota\x128\n" +
+	"\tset_shard\x182 \x01(\v2\x19.skein.replay.v1.SetShardH\x00R\bsetShard\x128\n" +
+	"\tplace_run\x183 \x01(\v2\x19.skein.replay.v1.PlaceRunH\x00R\bplaceRun\x125\n" +
+	"\bmove_run\x184 \x01(\v2\x18.skein.replay.v1.MoveRunH\x00R\amoveRun\x12>\n" +
+	"\vadopt_pairs\x185 \x01(\v2\x1b.skein.replay.v1.AdoptPairsH\x00R\n" +
+	"adoptPairs\x12;\n" +
+	"\n" +
+	"drop_pairs\x186 \x01(\v2\x1a.skein.replay.v1.DropPairsH\x00R\tdropPairsB\x04\n" +
 	"\x02op\"9\n" +
 	"\tCreateRun\x12,\n" +
 	"\x04spec\x18\x01 \x01(\v2\x18.skein.replay.v1.RunSpecR\x04spec\"\x1d\n" +
@@ -4887,7 +5544,7 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x01n\x18\x02 \x01(\x04R\x01n\"*\n" +
 	"\bLagCount\x12\x10\n" +
 	"\x03lag\x18\x01 \x01(\x04R\x03lag\x12\f\n" +
-	"\x01n\x18\x02 \x01(\x04R\x01n\"\xcc\a\n" +
+	"\x01n\x18\x02 \x01(\x04R\x01n\"\x92\b\n" +
 	"\bRunState\x12,\n" +
 	"\x04spec\x18\x01 \x01(\v2\x18.skein.replay.v1.RunSpecR\x04spec\x12\x1a\n" +
 	"\bfinished\x18\x02 \x01(\bR\bfinished\x12\x1d\n" +
@@ -4922,7 +5579,9 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\bredacted\x18) \x01(\x04R\bredacted\x12\x1a\n" +
 	"\bimported\x18* \x01(\x04R\bimported\x12\x14\n" +
 	"\x05twins\x18+ \x01(\x04R\x05twins\x12\x14\n" +
-	"\x05floor\x18, \x01(\x04R\x05floor\"\x88\x01\n" +
+	"\x05floor\x18, \x01(\x04R\x05floor\x12\x12\n" +
+	"\x04move\x182 \x01(\x04R\x04move\x120\n" +
+	"\x06moving\x183 \x01(\x0e2\x18.skein.replay.v1.RunMoveR\x06moving\"\x88\x01\n" +
 	"\x06Member\x12\x16\n" +
 	"\x06member\x18\x01 \x01(\rR\x06member\x12\x15\n" +
 	"\x06log_id\x18\x02 \x01(\tR\x05logId\x12\x16\n" +
@@ -5099,7 +5758,46 @@ const file_skein_replay_v1_replay_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value*\xbd\x01\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"8\n" +
+	"\bSetShard\x12,\n" +
+	"\x05shard\x18\x01 \x01(\v2\x16.skein.replay.v1.ShardR\x05shard\"s\n" +
+	"\x05Shard\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12\x14\n" +
+	"\x05addrs\x18\x03 \x03(\tR\x05addrs\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\x12\x10\n" +
+	"\x03set\x18\x05 \x01(\x03R\x03set\"D\n" +
+	"\bPlaceRun\x128\n" +
+	"\tplacement\x18\x01 \x01(\v2\x1a.skein.replay.v1.PlacementR\tplacement\"\x9d\x01\n" +
+	"\tPlacement\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
+	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05shard\x18\x03 \x01(\tR\x05shard\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\x12\x14\n" +
+	"\x05phase\x18\x05 \x01(\rR\x05phase\x12\x18\n" +
+	"\aversion\x18\x06 \x01(\x04R\aversion\x12\x10\n" +
+	"\x03set\x18\a \x01(\x03R\x03set\"S\n" +
+	"\aMoveRun\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x12\n" +
+	"\x04move\x18\x02 \x01(\x04R\x04move\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\rR\x04step\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\tR\x02to\"_\n" +
+	"\n" +
+	"AdoptPairs\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x12\n" +
+	"\x04move\x18\x02 \x01(\x04R\x04move\x12+\n" +
+	"\x05pairs\x18\x03 \x03(\v2\x15.skein.replay.v1.PairR\x05pairs\"E\n" +
+	"\tDropPairs\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\tR\x03run\x12\x12\n" +
+	"\x04move\x18\x02 \x01(\x04R\x04move\x12\x12\n" +
+	"\x04keys\x18\x03 \x03(\fR\x04keys\"*\n" +
+	"\x04Gone\x12\x12\n" +
+	"\x04move\x18\x01 \x01(\x04R\x04move\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to*?\n" +
+	"\aRunMove\x12\x11\n" +
+	"\rRUN_MOVE_NONE\x10\x00\x12\x10\n" +
+	"\fRUN_MOVE_OUT\x10\x01\x12\x0f\n" +
+	"\vRUN_MOVE_IN\x10\x02*\xbd\x01\n" +
 	"\n" +
 	"GroupPhase\x12\x1b\n" +
 	"\x17GROUP_PHASE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -5122,122 +5820,140 @@ func file_skein_replay_v1_replay_proto_rawDescGZIP() []byte {
 	return file_skein_replay_v1_replay_proto_rawDescData
 }
 
-var file_skein_replay_v1_replay_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_skein_replay_v1_replay_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_skein_replay_v1_replay_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_skein_replay_v1_replay_proto_goTypes = []any{
-	(GroupPhase)(0),          // 0: skein.replay.v1.GroupPhase
-	(*Item)(nil),             // 1: skein.replay.v1.Item
-	(*Record)(nil),           // 2: skein.replay.v1.Record
-	(*RunSpec)(nil),          // 3: skein.replay.v1.RunSpec
-	(*Stragglers)(nil),       // 4: skein.replay.v1.Stragglers
-	(*Curriculum)(nil),       // 5: skein.replay.v1.Curriculum
-	(*CurriculumPhase)(nil),  // 6: skein.replay.v1.CurriculumPhase
-	(*Metric)(nil),           // 7: skein.replay.v1.Metric
-	(*StepRecord)(nil),       // 8: skein.replay.v1.StepRecord
-	(*Policy)(nil),           // 9: skein.replay.v1.Policy
-	(*Command)(nil),          // 10: skein.replay.v1.Command
-	(*CreateRun)(nil),        // 11: skein.replay.v1.CreateRun
-	(*FinishRun)(nil),        // 12: skein.replay.v1.FinishRun
-	(*TakeTickets)(nil),      // 13: skein.replay.v1.TakeTickets
-	(*ReturnTicket)(nil),     // 14: skein.replay.v1.ReturnTicket
-	(*AppendItems)(nil),      // 15: skein.replay.v1.AppendItems
-	(*Tick)(nil),             // 16: skein.replay.v1.Tick
-	(*AcquireLease)(nil),     // 17: skein.replay.v1.AcquireLease
-	(*ExtendLease)(nil),      // 18: skein.replay.v1.ExtendLease
-	(*CommitStep)(nil),       // 19: skein.replay.v1.CommitStep
-	(*ReleaseLease)(nil),     // 20: skein.replay.v1.ReleaseLease
-	(*RequestEval)(nil),      // 21: skein.replay.v1.RequestEval
-	(*SetTable)(nil),         // 22: skein.replay.v1.SetTable
-	(*InsertGroups)(nil),     // 23: skein.replay.v1.InsertGroups
-	(*GroupInsert)(nil),      // 24: skein.replay.v1.GroupInsert
-	(*UpdatePriorities)(nil), // 25: skein.replay.v1.UpdatePriorities
-	(*GroupPriority)(nil),    // 26: skein.replay.v1.GroupPriority
-	(*RemoveGroups)(nil),     // 27: skein.replay.v1.RemoveGroups
-	(*DeleteLogs)(nil),       // 28: skein.replay.v1.DeleteLogs
-	(*SetQuota)(nil),         // 29: skein.replay.v1.SetQuota
-	(*Quota)(nil),            // 30: skein.replay.v1.Quota
-	(*Count)(nil),            // 31: skein.replay.v1.Count
-	(*LagCount)(nil),         // 32: skein.replay.v1.LagCount
-	(*RunState)(nil),         // 33: skein.replay.v1.RunState
-	(*Member)(nil),           // 34: skein.replay.v1.Member
-	(*GroupState)(nil),       // 35: skein.replay.v1.GroupState
-	(*TaskState)(nil),        // 36: skein.replay.v1.TaskState
-	(*ItemState)(nil),        // 37: skein.replay.v1.ItemState
-	(*LeaseState)(nil),       // 38: skein.replay.v1.LeaseState
-	(*WorkerState)(nil),      // 39: skein.replay.v1.WorkerState
-	(*EvalState)(nil),        // 40: skein.replay.v1.EvalState
-	(*Expiry)(nil),           // 41: skein.replay.v1.Expiry
-	(*TableConfig)(nil),      // 42: skein.replay.v1.TableConfig
-	(*TableState)(nil),       // 43: skein.replay.v1.TableState
-	(*TableItem)(nil),        // 44: skein.replay.v1.TableItem
-	(*TenantState)(nil),      // 45: skein.replay.v1.TenantState
-	(*RedactLogs)(nil),       // 46: skein.replay.v1.RedactLogs
-	(*Redact)(nil),           // 47: skein.replay.v1.Redact
-	(*DropTable)(nil),        // 48: skein.replay.v1.DropTable
-	(*ImportLogs)(nil),       // 49: skein.replay.v1.ImportLogs
-	(*ImportGroup)(nil),      // 50: skein.replay.v1.ImportGroup
-	(*ForgetDeleted)(nil),    // 51: skein.replay.v1.ForgetDeleted
-	(*Redaction)(nil),        // 52: skein.replay.v1.Redaction
-	(*Pair)(nil),             // 53: skein.replay.v1.Pair
+	(RunMove)(0),             // 0: skein.replay.v1.RunMove
+	(GroupPhase)(0),          // 1: skein.replay.v1.GroupPhase
+	(*Item)(nil),             // 2: skein.replay.v1.Item
+	(*Record)(nil),           // 3: skein.replay.v1.Record
+	(*RunSpec)(nil),          // 4: skein.replay.v1.RunSpec
+	(*Stragglers)(nil),       // 5: skein.replay.v1.Stragglers
+	(*Curriculum)(nil),       // 6: skein.replay.v1.Curriculum
+	(*CurriculumPhase)(nil),  // 7: skein.replay.v1.CurriculumPhase
+	(*Metric)(nil),           // 8: skein.replay.v1.Metric
+	(*StepRecord)(nil),       // 9: skein.replay.v1.StepRecord
+	(*Policy)(nil),           // 10: skein.replay.v1.Policy
+	(*Command)(nil),          // 11: skein.replay.v1.Command
+	(*CreateRun)(nil),        // 12: skein.replay.v1.CreateRun
+	(*FinishRun)(nil),        // 13: skein.replay.v1.FinishRun
+	(*TakeTickets)(nil),      // 14: skein.replay.v1.TakeTickets
+	(*ReturnTicket)(nil),     // 15: skein.replay.v1.ReturnTicket
+	(*AppendItems)(nil),      // 16: skein.replay.v1.AppendItems
+	(*Tick)(nil),             // 17: skein.replay.v1.Tick
+	(*AcquireLease)(nil),     // 18: skein.replay.v1.AcquireLease
+	(*ExtendLease)(nil),      // 19: skein.replay.v1.ExtendLease
+	(*CommitStep)(nil),       // 20: skein.replay.v1.CommitStep
+	(*ReleaseLease)(nil),     // 21: skein.replay.v1.ReleaseLease
+	(*RequestEval)(nil),      // 22: skein.replay.v1.RequestEval
+	(*SetTable)(nil),         // 23: skein.replay.v1.SetTable
+	(*InsertGroups)(nil),     // 24: skein.replay.v1.InsertGroups
+	(*GroupInsert)(nil),      // 25: skein.replay.v1.GroupInsert
+	(*UpdatePriorities)(nil), // 26: skein.replay.v1.UpdatePriorities
+	(*GroupPriority)(nil),    // 27: skein.replay.v1.GroupPriority
+	(*RemoveGroups)(nil),     // 28: skein.replay.v1.RemoveGroups
+	(*DeleteLogs)(nil),       // 29: skein.replay.v1.DeleteLogs
+	(*SetQuota)(nil),         // 30: skein.replay.v1.SetQuota
+	(*Quota)(nil),            // 31: skein.replay.v1.Quota
+	(*Count)(nil),            // 32: skein.replay.v1.Count
+	(*LagCount)(nil),         // 33: skein.replay.v1.LagCount
+	(*RunState)(nil),         // 34: skein.replay.v1.RunState
+	(*Member)(nil),           // 35: skein.replay.v1.Member
+	(*GroupState)(nil),       // 36: skein.replay.v1.GroupState
+	(*TaskState)(nil),        // 37: skein.replay.v1.TaskState
+	(*ItemState)(nil),        // 38: skein.replay.v1.ItemState
+	(*LeaseState)(nil),       // 39: skein.replay.v1.LeaseState
+	(*WorkerState)(nil),      // 40: skein.replay.v1.WorkerState
+	(*EvalState)(nil),        // 41: skein.replay.v1.EvalState
+	(*Expiry)(nil),           // 42: skein.replay.v1.Expiry
+	(*TableConfig)(nil),      // 43: skein.replay.v1.TableConfig
+	(*TableState)(nil),       // 44: skein.replay.v1.TableState
+	(*TableItem)(nil),        // 45: skein.replay.v1.TableItem
+	(*TenantState)(nil),      // 46: skein.replay.v1.TenantState
+	(*RedactLogs)(nil),       // 47: skein.replay.v1.RedactLogs
+	(*Redact)(nil),           // 48: skein.replay.v1.Redact
+	(*DropTable)(nil),        // 49: skein.replay.v1.DropTable
+	(*ImportLogs)(nil),       // 50: skein.replay.v1.ImportLogs
+	(*ImportGroup)(nil),      // 51: skein.replay.v1.ImportGroup
+	(*ForgetDeleted)(nil),    // 52: skein.replay.v1.ForgetDeleted
+	(*Redaction)(nil),        // 53: skein.replay.v1.Redaction
+	(*Pair)(nil),             // 54: skein.replay.v1.Pair
+	(*SetShard)(nil),         // 55: skein.replay.v1.SetShard
+	(*Shard)(nil),            // 56: skein.replay.v1.Shard
+	(*PlaceRun)(nil),         // 57: skein.replay.v1.PlaceRun
+	(*Placement)(nil),        // 58: skein.replay.v1.Placement
+	(*MoveRun)(nil),          // 59: skein.replay.v1.MoveRun
+	(*AdoptPairs)(nil),       // 60: skein.replay.v1.AdoptPairs
+	(*DropPairs)(nil),        // 61: skein.replay.v1.DropPairs
+	(*Gone)(nil),             // 62: skein.replay.v1.Gone
 }
 var file_skein_replay_v1_replay_proto_depIdxs = []int32{
-	1,  // 0: skein.replay.v1.Record.item:type_name -> skein.replay.v1.Item
-	5,  // 1: skein.replay.v1.RunSpec.curriculum:type_name -> skein.replay.v1.Curriculum
-	4,  // 2: skein.replay.v1.RunSpec.stragglers:type_name -> skein.replay.v1.Stragglers
-	6,  // 3: skein.replay.v1.Curriculum.phases:type_name -> skein.replay.v1.CurriculumPhase
-	7,  // 4: skein.replay.v1.StepRecord.metrics:type_name -> skein.replay.v1.Metric
-	11, // 5: skein.replay.v1.Command.create_run:type_name -> skein.replay.v1.CreateRun
-	12, // 6: skein.replay.v1.Command.finish_run:type_name -> skein.replay.v1.FinishRun
-	13, // 7: skein.replay.v1.Command.take_tickets:type_name -> skein.replay.v1.TakeTickets
-	14, // 8: skein.replay.v1.Command.return_ticket:type_name -> skein.replay.v1.ReturnTicket
-	15, // 9: skein.replay.v1.Command.append_items:type_name -> skein.replay.v1.AppendItems
-	16, // 10: skein.replay.v1.Command.tick:type_name -> skein.replay.v1.Tick
-	17, // 11: skein.replay.v1.Command.acquire_lease:type_name -> skein.replay.v1.AcquireLease
-	18, // 12: skein.replay.v1.Command.extend_lease:type_name -> skein.replay.v1.ExtendLease
-	19, // 13: skein.replay.v1.Command.commit_step:type_name -> skein.replay.v1.CommitStep
-	20, // 14: skein.replay.v1.Command.release_lease:type_name -> skein.replay.v1.ReleaseLease
-	21, // 15: skein.replay.v1.Command.request_eval:type_name -> skein.replay.v1.RequestEval
-	22, // 16: skein.replay.v1.Command.set_table:type_name -> skein.replay.v1.SetTable
-	23, // 17: skein.replay.v1.Command.insert_groups:type_name -> skein.replay.v1.InsertGroups
-	25, // 18: skein.replay.v1.Command.update_priorities:type_name -> skein.replay.v1.UpdatePriorities
-	27, // 19: skein.replay.v1.Command.remove_groups:type_name -> skein.replay.v1.RemoveGroups
-	28, // 20: skein.replay.v1.Command.delete_logs:type_name -> skein.replay.v1.DeleteLogs
-	46, // 21: skein.replay.v1.Command.redact_logs:type_name -> skein.replay.v1.RedactLogs
-	48, // 22: skein.replay.v1.Command.drop_table:type_name -> skein.replay.v1.DropTable
-	49, // 23: skein.replay.v1.Command.import_logs:type_name -> skein.replay.v1.ImportLogs
-	51, // 24: skein.replay.v1.Command.forget_deleted:type_name -> skein.replay.v1.ForgetDeleted
-	29, // 25: skein.replay.v1.Command.set_quota:type_name -> skein.replay.v1.SetQuota
-	3,  // 26: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
-	1,  // 27: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
-	8,  // 28: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
-	24, // 29: skein.replay.v1.InsertGroups.groups:type_name -> skein.replay.v1.GroupInsert
-	26, // 30: skein.replay.v1.UpdatePriorities.updates:type_name -> skein.replay.v1.GroupPriority
-	30, // 31: skein.replay.v1.SetQuota.quota:type_name -> skein.replay.v1.Quota
-	3,  // 32: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
-	31, // 33: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
-	31, // 34: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
-	32, // 35: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
-	0,  // 36: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
-	34, // 37: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
-	1,  // 38: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
-	52, // 39: skein.replay.v1.ItemState.redactions:type_name -> skein.replay.v1.Redaction
-	42, // 40: skein.replay.v1.TableState.config:type_name -> skein.replay.v1.TableConfig
-	31, // 41: skein.replay.v1.TableState.removed:type_name -> skein.replay.v1.Count
-	31, // 42: skein.replay.v1.TableState.refused:type_name -> skein.replay.v1.Count
-	0,  // 43: skein.replay.v1.TableItem.phase:type_name -> skein.replay.v1.GroupPhase
-	34, // 44: skein.replay.v1.TableItem.members:type_name -> skein.replay.v1.Member
-	30, // 45: skein.replay.v1.TenantState.quota:type_name -> skein.replay.v1.Quota
-	31, // 46: skein.replay.v1.TenantState.refused:type_name -> skein.replay.v1.Count
-	47, // 47: skein.replay.v1.RedactLogs.redactions:type_name -> skein.replay.v1.Redact
-	1,  // 48: skein.replay.v1.ImportLogs.items:type_name -> skein.replay.v1.Item
-	50, // 49: skein.replay.v1.ImportLogs.groups:type_name -> skein.replay.v1.ImportGroup
-	9,  // 50: skein.replay.v1.ImportLogs.policy:type_name -> skein.replay.v1.Policy
-	0,  // 51: skein.replay.v1.ImportGroup.phase:type_name -> skein.replay.v1.GroupPhase
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	2,  // 0: skein.replay.v1.Record.item:type_name -> skein.replay.v1.Item
+	6,  // 1: skein.replay.v1.RunSpec.curriculum:type_name -> skein.replay.v1.Curriculum
+	5,  // 2: skein.replay.v1.RunSpec.stragglers:type_name -> skein.replay.v1.Stragglers
+	7,  // 3: skein.replay.v1.Curriculum.phases:type_name -> skein.replay.v1.CurriculumPhase
+	8,  // 4: skein.replay.v1.StepRecord.metrics:type_name -> skein.replay.v1.Metric
+	12, // 5: skein.replay.v1.Command.create_run:type_name -> skein.replay.v1.CreateRun
+	13, // 6: skein.replay.v1.Command.finish_run:type_name -> skein.replay.v1.FinishRun
+	14, // 7: skein.replay.v1.Command.take_tickets:type_name -> skein.replay.v1.TakeTickets
+	15, // 8: skein.replay.v1.Command.return_ticket:type_name -> skein.replay.v1.ReturnTicket
+	16, // 9: skein.replay.v1.Command.append_items:type_name -> skein.replay.v1.AppendItems
+	17, // 10: skein.replay.v1.Command.tick:type_name -> skein.replay.v1.Tick
+	18, // 11: skein.replay.v1.Command.acquire_lease:type_name -> skein.replay.v1.AcquireLease
+	19, // 12: skein.replay.v1.Command.extend_lease:type_name -> skein.replay.v1.ExtendLease
+	20, // 13: skein.replay.v1.Command.commit_step:type_name -> skein.replay.v1.CommitStep
+	21, // 14: skein.replay.v1.Command.release_lease:type_name -> skein.replay.v1.ReleaseLease
+	22, // 15: skein.replay.v1.Command.request_eval:type_name -> skein.replay.v1.RequestEval
+	23, // 16: skein.replay.v1.Command.set_table:type_name -> skein.replay.v1.SetTable
+	24, // 17: skein.replay.v1.Command.insert_groups:type_name -> skein.replay.v1.InsertGroups
+	26, // 18: skein.replay.v1.Command.update_priorities:type_name -> skein.replay.v1.UpdatePriorities
+	28, // 19: skein.replay.v1.Command.remove_groups:type_name -> skein.replay.v1.RemoveGroups
+	29, // 20: skein.replay.v1.Command.delete_logs:type_name -> skein.replay.v1.DeleteLogs
+	47, // 21: skein.replay.v1.Command.redact_logs:type_name -> skein.replay.v1.RedactLogs
+	49, // 22: skein.replay.v1.Command.drop_table:type_name -> skein.replay.v1.DropTable
+	50, // 23: skein.replay.v1.Command.import_logs:type_name -> skein.replay.v1.ImportLogs
+	52, // 24: skein.replay.v1.Command.forget_deleted:type_name -> skein.replay.v1.ForgetDeleted
+	30, // 25: skein.replay.v1.Command.set_quota:type_name -> skein.replay.v1.SetQuota
+	55, // 26: skein.replay.v1.Command.set_shard:type_name -> skein.replay.v1.SetShard
+	57, // 27: skein.replay.v1.Command.place_run:type_name -> skein.replay.v1.PlaceRun
+	59, // 28: skein.replay.v1.Command.move_run:type_name -> skein.replay.v1.MoveRun
+	60, // 29: skein.replay.v1.Command.adopt_pairs:type_name -> skein.replay.v1.AdoptPairs
+	61, // 30: skein.replay.v1.Command.drop_pairs:type_name -> skein.replay.v1.DropPairs
+	4,  // 31: skein.replay.v1.CreateRun.spec:type_name -> skein.replay.v1.RunSpec
+	2,  // 32: skein.replay.v1.AppendItems.items:type_name -> skein.replay.v1.Item
+	9,  // 33: skein.replay.v1.CommitStep.step:type_name -> skein.replay.v1.StepRecord
+	25, // 34: skein.replay.v1.InsertGroups.groups:type_name -> skein.replay.v1.GroupInsert
+	27, // 35: skein.replay.v1.UpdatePriorities.updates:type_name -> skein.replay.v1.GroupPriority
+	31, // 36: skein.replay.v1.SetQuota.quota:type_name -> skein.replay.v1.Quota
+	4,  // 37: skein.replay.v1.RunState.spec:type_name -> skein.replay.v1.RunSpec
+	32, // 38: skein.replay.v1.RunState.failure_reasons:type_name -> skein.replay.v1.Count
+	32, // 39: skein.replay.v1.RunState.drop_reasons:type_name -> skein.replay.v1.Count
+	33, // 40: skein.replay.v1.RunState.staleness:type_name -> skein.replay.v1.LagCount
+	0,  // 41: skein.replay.v1.RunState.moving:type_name -> skein.replay.v1.RunMove
+	1,  // 42: skein.replay.v1.GroupState.phase:type_name -> skein.replay.v1.GroupPhase
+	35, // 43: skein.replay.v1.GroupState.members:type_name -> skein.replay.v1.Member
+	2,  // 44: skein.replay.v1.ItemState.item:type_name -> skein.replay.v1.Item
+	53, // 45: skein.replay.v1.ItemState.redactions:type_name -> skein.replay.v1.Redaction
+	43, // 46: skein.replay.v1.TableState.config:type_name -> skein.replay.v1.TableConfig
+	32, // 47: skein.replay.v1.TableState.removed:type_name -> skein.replay.v1.Count
+	32, // 48: skein.replay.v1.TableState.refused:type_name -> skein.replay.v1.Count
+	1,  // 49: skein.replay.v1.TableItem.phase:type_name -> skein.replay.v1.GroupPhase
+	35, // 50: skein.replay.v1.TableItem.members:type_name -> skein.replay.v1.Member
+	31, // 51: skein.replay.v1.TenantState.quota:type_name -> skein.replay.v1.Quota
+	32, // 52: skein.replay.v1.TenantState.refused:type_name -> skein.replay.v1.Count
+	48, // 53: skein.replay.v1.RedactLogs.redactions:type_name -> skein.replay.v1.Redact
+	2,  // 54: skein.replay.v1.ImportLogs.items:type_name -> skein.replay.v1.Item
+	51, // 55: skein.replay.v1.ImportLogs.groups:type_name -> skein.replay.v1.ImportGroup
+	10, // 56: skein.replay.v1.ImportLogs.policy:type_name -> skein.replay.v1.Policy
+	1,  // 57: skein.replay.v1.ImportGroup.phase:type_name -> skein.replay.v1.GroupPhase
+	56, // 58: skein.replay.v1.SetShard.shard:type_name -> skein.replay.v1.Shard
+	58, // 59: skein.replay.v1.PlaceRun.placement:type_name -> skein.replay.v1.Placement
+	54, // 60: skein.replay.v1.AdoptPairs.pairs:type_name -> skein.replay.v1.Pair
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_skein_replay_v1_replay_proto_init() }
@@ -5267,6 +5983,11 @@ func file_skein_replay_v1_replay_proto_init() {
 		(*Command_ImportLogs)(nil),
 		(*Command_ForgetDeleted)(nil),
 		(*Command_SetQuota)(nil),
+		(*Command_SetShard)(nil),
+		(*Command_PlaceRun)(nil),
+		(*Command_MoveRun)(nil),
+		(*Command_AdoptPairs)(nil),
+		(*Command_DropPairs)(nil),
 	}
 	file_skein_replay_v1_replay_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
@@ -5274,8 +5995,8 @@ func file_skein_replay_v1_replay_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_skein_replay_v1_replay_proto_rawDesc), len(file_skein_replay_v1_replay_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   53,
+			NumEnums:      2,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
