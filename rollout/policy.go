@@ -56,7 +56,12 @@ type prober struct {
 	prompt  []int32
 	stop    []int32
 	base    Generation
+	floor   float64 // of a LoRA B that must show
 }
+
+// probeFloor is the size of a LoRA B that moves float32 logprobs. An engine whose
+// logprobs are coarser says its own (ProbeFloor).
+const probeFloor = 1e-5
 
 // probePrompt bounds the probe, in tokens.
 const (
@@ -71,7 +76,10 @@ func newProber(ctx context.Context, engine Engine, base *model.Model, chat Chat,
 	if err != nil {
 		return nil, err
 	}
-	p := &prober{engine: engine, config: base.Config, weights: base.Weights, prompt: t.ids[:min(len(t.ids), probePrompt, max(engine.MaxLen()-probeTokens, 1))], stop: chat.Stop()}
+	p := &prober{engine: engine, config: base.Config, weights: base.Weights, prompt: t.ids[:min(len(t.ids), probePrompt, max(engine.MaxLen()-probeTokens, 1))], stop: chat.Stop(), floor: probeFloor}
+	if coarse, ok := engine.(interface{ ProbeFloor() float64 }); ok {
+		p.floor = coarse.ProbeFloor()
+	}
 	p.base, err = p.ask(ctx, engine.Version())
 	return p, err
 }
@@ -128,7 +136,7 @@ func (p *prober) acts(a *model.Adapter) bool {
 			continue
 		}
 		for _, v := range a.Params[t.Offset : t.Offset+t.Len()] {
-			if math.Abs(float64(v)) > 1e-5 {
+			if math.Abs(float64(v)) > p.floor {
 				return true
 			}
 		}

@@ -35,6 +35,10 @@ type WorkerConfig struct {
 	DrainTimeout time.Duration
 	// Heartbeat is the interval of Hooks.Heartbeat.
 	Heartbeat time.Duration
+	// Yield, when set, says how long to leave work to cheaper workers before
+	// asking for tickets: while it is above 0 the worker pauses so long and then
+	// takes what still waits, instead of waiting for what comes. nil = 0.
+	Yield func() time.Duration
 }
 
 // DefaultWorkerConfig returns the defaults; Run, Name and Members are required.
@@ -290,10 +294,17 @@ func (w *Worker) dispatch(ctx context.Context, spec replay.RunSpec) {
 			(&backoff{returnPause}).sleep(ctx)
 		default:
 		}
+		takeWait, n := w.cfg.TakeWait, (free+size-1)/size
+		if w.cfg.Yield != nil {
+			if pause := w.cfg.Yield(); pause > 0 {
+				// One at a time: with many it would leave cheaper ones nothing.
+				(&backoff{pause}).sleep(ctx)
+				takeWait, n = 0, 1
+			}
+		}
 		asked := w.parts.Now()
-		call, cancel := context.WithTimeout(ctx, w.cfg.TakeWait+w.cfg.CallTimeout)
-		n := (free + size - 1) / size
-		tickets, err := w.parts.Store.TakeTickets(call, w.cfg.Run, w.cfg.Name, n, w.cfg.TakeWait)
+		call, cancel := context.WithTimeout(ctx, takeWait+w.cfg.CallTimeout)
+		tickets, err := w.parts.Store.TakeTickets(call, w.cfg.Run, w.cfg.Name, n, takeWait)
 		cancel()
 		if w.parts.Seat != nil {
 			w.parts.Seat.asked(n, len(tickets))
