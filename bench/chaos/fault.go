@@ -318,7 +318,7 @@ func (in *injector) ready() bool {
 
 // remove takes a node out of the group; its process may be dead.
 func (in *injector) remove(id string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), recovery)
 	defer cancel()
 	err := in.c.admin.RemoveNode(ctx, id)
 	if err != nil && strings.Contains(err.Error(), "no member") {
