@@ -61,12 +61,12 @@ func (c *Client) Status(ctx context.Context, run string) (replay.RunStatus, erro
 
 // TakeTickets implements replay.Store. A retry gets the tickets that an answer
 // lost on the way gave.
-func (c *Client) TakeTickets(ctx context.Context, run, worker string, n int, wait time.Duration) (out []replay.Ticket, err error) {
+func (c *Client) TakeTickets(ctx context.Context, run, worker string, serves uint64, n int, wait time.Duration) (out []replay.Ticket, err error) {
 	id := uuid.NewString()
 	end := time.Now().Add(wait)
 	err = c.call(ctx, "take tickets of run "+run, wait, func(ctx context.Context, l *link, retry bool) error {
 		a, err := pb.NewReplayClient(l).TakeTickets(ctx, &pb.TakeTicketsRequest{
-			Run: run, Worker: worker, N: int64(n), Wait: int64(max(time.Until(end), 0)), RequestId: id, Retry: retry,
+			Run: run, Worker: worker, N: int64(n), Wait: int64(max(time.Until(end), 0)), RequestId: id, Retry: retry, Serves: &serves,
 		})
 		out = mapSlice(a.GetTickets(), ticketFrom)
 		return err

@@ -191,7 +191,7 @@ func TestLeaseAndCommitAcrossLeaderChange(t *testing.T) {
 	w, l := c.dial("w1", RoleWorker), c.dial("learner", RoleLearner)
 	require.NoError(t, l.CreateRun(ctx, testSpec("r")))
 
-	tks, err := w.TakeTickets(ctx, "r", "w1", 2, time.Second)
+	tks, err := w.TakeTickets(ctx, "r", "w1", replay.AnyVersion, 2, time.Second)
 	require.NoError(t, err)
 	require.Len(t, tks, 2)
 	for _, tk := range tks {
@@ -270,16 +270,16 @@ func TestLongPollsWakeUp(t *testing.T) {
 		}
 		got <- lease
 	}()
-	tks, err := w.TakeTickets(ctx, "r", "w1", 4, time.Second)
+	tks, err := w.TakeTickets(ctx, "r", "w1", replay.AnyVersion, 4, time.Second)
 	require.NoError(t, err)
 	require.Len(t, tks, 1)
 	// The bound is reached: no more until the step is committed.
-	more, err := w.TakeTickets(ctx, "r", "w1", 4, 50*time.Millisecond)
+	more, err := w.TakeTickets(ctx, "r", "w1", replay.AnyVersion, 4, 50*time.Millisecond)
 	require.NoError(t, err)
 	require.Empty(t, more)
 	tickets, policy := make(chan []replay.Ticket, 1), make(chan replay.Policy, 1)
 	go func() {
-		tks, err := w.TakeTickets(ctx, "r", "w1", 4, patience)
+		tks, err := w.TakeTickets(ctx, "r", "w1", replay.AnyVersion, 4, patience)
 		if err != nil {
 			t.Errorf("tickets: %v", err)
 		}
@@ -313,10 +313,10 @@ func TestTicketsExpireWithoutCalls(t *testing.T) {
 	spec := testSpec("r")
 	spec.TicketTTL, spec.MaxStaleness = 200*time.Millisecond, 0
 	require.NoError(t, cl.CreateRun(ctx, spec))
-	a, err := cl.TakeTickets(ctx, "r", "w1", 1, 0)
+	a, err := cl.TakeTickets(ctx, "r", "w1", replay.AnyVersion, 1, 0)
 	require.NoError(t, err)
 	require.Len(t, a, 1)
-	b, err := cl.TakeTickets(ctx, "r", "w2", 1, patience)
+	b, err := cl.TakeTickets(ctx, "r", "w2", replay.AnyVersion, 1, patience)
 	require.NoError(t, err)
 	require.Len(t, b, 1)
 	require.Equal(t, a[0].Group, b[0].Group)

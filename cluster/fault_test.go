@@ -203,7 +203,7 @@ func TestDiskFull(t *testing.T) {
 	// Reads and decisions go on.
 	_, err = cl.Fetch(ctx, []string{"a"})
 	require.NoError(t, err)
-	_, err = cl.TakeTickets(ctx, "r", "w1", 1, 0)
+	_, err = cl.TakeTickets(ctx, "r", "w1", replay.AnyVersion, 1, 0)
 	require.NoError(t, err)
 	stores[f].set(nil, nil)
 	_, err = cl.Append(ctx, []replay.Record{testRecord("r", "b", 10)})

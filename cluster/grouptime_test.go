@@ -39,7 +39,7 @@ func TestClockJumpEndsNoLease(t *testing.T) {
 	ctx := testCtx(t)
 	w, l := c.dial("w1", RoleWorker), c.dial("l1", RoleLearner)
 	require.NoError(t, l.CreateRun(ctx, testSpec("r")))
-	tks, err := w.TakeTickets(ctx, "r", "w1", 1, time.Second)
+	tks, err := w.TakeTickets(ctx, "r", "w1", replay.AnyVersion, 1, time.Second)
 	require.NoError(t, err)
 	require.Len(t, tks, 1)
 	_, err = w.Append(ctx, []replay.Record{rollout(tks[0], 0, "w1"), rollout(tks[0], 1, "w1")})

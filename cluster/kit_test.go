@@ -208,7 +208,7 @@ func trainStep(t *testing.T, s replay.Store, run string) replay.StepRecord {
 	ctx := testCtx(t)
 	st, err := s.Status(ctx, run)
 	require.NoError(t, err)
-	tks, err := s.TakeTickets(ctx, run, "w1", 1, time.Second)
+	tks, err := s.TakeTickets(ctx, run, "w1", replay.AnyVersion, 1, time.Second)
 	require.NoError(t, err)
 	require.Len(t, tks, 1)
 	_, err = s.Append(ctx, []replay.Record{rollout(tks[0], 0, "w1"), rollout(tks[0], 1, "w1")})

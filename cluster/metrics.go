@@ -16,6 +16,8 @@ type metrics struct {
 	seconds  prometheus.Histogram
 	failed   prometheus.Counter
 	repaired prometheus.Counter
+	// staleTakes: workers whose policy is too old to be given work.
+	staleTakes prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -32,11 +34,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "skein_cluster_append_failures_total", Help: "Appends that were not acknowledged."}),
 		repaired: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "skein_cluster_repaired_payloads_total", Help: "Payloads pulled from peers."}),
+		staleTakes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "skein_cluster_stale_workers_refused_total", Help: "Requests for work by workers whose policy is too old."}),
 	}
 	if reg == nil {
 		return m
 	}
-	for _, c := range []prometheus.Collector{m.leads, m.records, m.seconds, m.failed, m.repaired} {
+	for _, c := range []prometheus.Collector{m.leads, m.records, m.seconds, m.failed, m.repaired, m.staleTakes} {
 		if reg.Register(c) == nil { // of two nodes in one process the first is shown
 			m.registered = append(m.registered, c)
 		}

@@ -320,7 +320,7 @@ func reasonOf(err error) string {
 
 // pull takes the rest of a blob from another worker.
 func (s *Policies) pull(ctx context.Context, b *incoming, id, addr string) (err error) {
-	l, err := dialRole(s.c.id, RoleWorker, addr, id)
+	l, err := dialRole(s.c.id, RoleWorker, addr, id, "")
 	if err != nil {
 		return err
 	}

@@ -279,7 +279,7 @@ func TestPoliciesKeepTenantsApart(t *testing.T) {
 	_, _, err = other.policySource(testCtx(t), p, "", false, "")
 	require.ErrorIs(t, err, ErrDenied)
 	for _, cl := range []*Client{other, joined(t, c, RoleLearner, "l"), joined(t, c, RoleClient, "cl")} {
-		l, err := dialRole(cl.id, RoleWorker, own.Addr(), "own")
+		l, err := dialRole(cl.id, RoleWorker, own.Addr(), "own", "")
 		require.NoError(t, err)
 		st, err := pb.NewPoliciesClient(l).Get(testCtx(t), &pb.GetBlobRequest{Digest: p.Adapter})
 		require.NoError(t, err)
@@ -325,4 +325,38 @@ func serveFake(t *testing.T, c *Client, f fake) string {
 	wg.Go(func() { _ = srv.Serve(ln) })
 	t.Cleanup(func() { srv.Stop(); wg.Wait() })
 	return ln.Addr().String()
+}
+
+// Case "a worker too far behind": it gets no work until it serves a newer policy;
+// one whose policy was published just now is not too far behind.
+func TestStaleWorkersGetNoWork(t *testing.T) {
+	c := newTestCluster(t, 1)
+	cl := joined(t, c, RoleLearner, "l")
+	spec := testSpec("r")
+	spec.MaxStaleness = 1
+	require.NoError(t, cl.CreateRun(testCtx(t), spec))
+	for range 4 {
+		trainStep(t, cl, "r")
+	}
+	_, err := cl.TakeTickets(testCtx(t), "r", "w2", 1, 1, time.Minute)
+	require.ErrorIs(t, err, replay.ErrStale)
+	require.ErrorContains(t, err, `worker "w2" serves policy version 1 of run "r", the latest is 4 and max_staleness is 1: it gets work again when it serves version 2 or later`)
+	for _, serves := range []uint64{2, 4, replay.AnyVersion} {
+		tks, err := cl.TakeTickets(testCtx(t), "r", "w2", serves, 1, time.Second)
+		require.NoError(t, err)
+		require.Len(t, tks, 1)
+		require.NoError(t, cl.ReturnTicket(testCtx(t), "r", tks[0].Group, "w2"))
+	}
+	// What a lost answer gave comes again with a retry.
+	req := &pb.TakeTicketsRequest{Run: "r", Worker: "w3", N: 1, RequestId: "x", Serves: new(uint64)}
+	*req.Serves = 4
+	l, err := dial(cl.id, c.nodes[0].Addr(), "")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	a, err := pb.NewReplayClient(l).TakeTickets(testCtx(t), req)
+	require.NoError(t, err)
+	*req.Serves, req.Retry = 0, true
+	b, err := pb.NewReplayClient(l).TakeTickets(testCtx(t), req)
+	require.NoError(t, err)
+	require.Equal(t, a.GetTickets()[0].GetGroup(), b.GetTickets()[0].GetGroup())
 }

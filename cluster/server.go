@@ -135,7 +135,11 @@ func (r *replayServer) Status(ctx context.Context, q *pb.RunRequest) (*pb.RunSta
 
 func (r *replayServer) TakeTickets(ctx context.Context, q *pb.TakeTicketsRequest) (*pb.TakeTicketsResponse, error) {
 	cmd := replay.TakeTicketsCmd{Run: q.GetRun(), Worker: q.GetWorker(), N: int(q.GetN()), RequestID: q.GetRequestId()}
-	ts, err := r.n.takeTickets(ctx, cmd, time.Duration(q.GetWait()), q.GetRetry())
+	serves := uint64(replay.AnyVersion) // an older worker does not tell
+	if q.Serves != nil {
+		serves = q.GetServes()
+	}
+	ts, err := r.n.takeTickets(ctx, cmd, serves, time.Duration(q.GetWait()), q.GetRetry())
 	return &pb.TakeTicketsResponse{Tickets: mapSlice(ts, ticketTo)}, err
 }
 

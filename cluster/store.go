@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -72,20 +73,26 @@ func (s *nodeStore) Status(ctx context.Context, run string) (replay.RunStatus, e
 }
 
 // TakeTickets implements replay.Store.
-func (s *nodeStore) TakeTickets(ctx context.Context, run, worker string, n int, wait time.Duration) ([]replay.Ticket, error) {
-	return s.n.takeTickets(ctx, replay.TakeTicketsCmd{Run: run, Worker: worker, N: n}, wait, false)
+func (s *nodeStore) TakeTickets(ctx context.Context, run, worker string, serves uint64, n int, wait time.Duration) ([]replay.Ticket, error) {
+	return s.n.takeTickets(ctx, replay.TakeTicketsCmd{Run: run, Worker: worker, N: n}, serves, wait, false)
 }
 
 // takeTickets proposes only when there is something to hand out, or on a
-// retry, whose first try may have taken tickets that did not arrive.
-func (n *Node) takeTickets(ctx context.Context, cmd replay.TakeTicketsCmd, wait time.Duration, retry bool) (out []replay.Ticket, err error) {
+// retry, whose first try may have taken tickets that did not arrive: those a
+// worker gets however old its policy is by now.
+func (n *Node) takeTickets(ctx context.Context, cmd replay.TakeTicketsCmd, serves uint64, wait time.Duration, retry bool) (out []replay.Ticket, err error) {
 	err = n.poll(ctx, wait, func(ctx context.Context) (bool, error) {
 		some := retry
 		if !some {
 			err := n.store.View(func(kv replay.Reader) (err error) {
-				some, err = replay.HasTickets(kv, cmd.Run, cmd.Worker, n.now())
-				return err
+				if some, err = replay.HasTickets(kv, cmd.Run, cmd.Worker, n.now()); err != nil || !some {
+					return err
+				}
+				return replay.CheckServes(kv, cmd.Run, cmd.Worker, serves)
 			})
+			if errors.Is(err, replay.ErrStale) {
+				n.metrics.staleTakes.Inc()
+			}
 			if err != nil || !some {
 				return false, err
 			}

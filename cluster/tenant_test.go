@@ -165,7 +165,7 @@ func TestNoCallTouchesAnotherTenantsRun(t *testing.T) {
 		_, err = sees.Fetch(testCtx(t), step.LogIDs)
 		require.NoError(t, err)
 	}
-	tks, err := c.joinTenant(AllTenants, "fleet2", RoleWorker).TakeTickets(testCtx(t), "mine", "fleet2", 1, time.Second)
+	tks, err := c.joinTenant(AllTenants, "fleet2", RoleWorker).TakeTickets(testCtx(t), "mine", "fleet2", replay.AnyVersion, 1, time.Second)
 	require.NoError(t, err)
 	require.Len(t, tks, 1)
 	require.ErrorIs(t, c.joinTenant(AllTenants, "fleet3", RoleWorker).CreateRun(testCtx(t), testSpec("whose")), ErrDenied)
@@ -251,12 +251,12 @@ func TestQuotaOverTheWire(t *testing.T) {
 		_, err := b.Append(testCtx(t), []replay.Record{testRecord("rb", fmt.Sprint("b", i), 100)})
 		require.NoError(t, err)
 	}
-	tks, err := a.TakeTickets(testCtx(t), "ra", "w", 3, time.Second)
+	tks, err := a.TakeTickets(testCtx(t), "ra", "w", replay.AnyVersion, 3, time.Second)
 	require.NoError(t, err)
 	require.Len(t, tks, 1)
 	ctx, cancel := context.WithTimeout(testCtx(t), 3*time.Second)
 	defer cancel()
-	tks, err = a.TakeTickets(ctx, "ra", "w2", 3, 20*time.Millisecond)
+	tks, err = a.TakeTickets(ctx, "ra", "w2", replay.AnyVersion, 3, 20*time.Millisecond)
 	require.Empty(t, tks)
 	require.True(t, err == nil || errors.Is(err, context.DeadlineExceeded), err)
 	own, err := a.Tenants(testCtx(t))

@@ -132,7 +132,7 @@ var errStopped = fmt.Errorf("project: the cluster of this folder is not running,
 
 func (r *replicas) CreateRun(context.Context, replay.RunSpec) error { return errStopped }
 func (r *replicas) FinishRun(context.Context, string) error         { return errStopped }
-func (r *replicas) TakeTickets(context.Context, string, string, int, time.Duration) ([]replay.Ticket, error) {
+func (r *replicas) TakeTickets(context.Context, string, string, uint64, int, time.Duration) ([]replay.Ticket, error) {
 	return nil, errStopped
 }
 func (r *replicas) ReturnTicket(context.Context, string, string, string) error { return errStopped }

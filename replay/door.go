@@ -261,8 +261,9 @@ type Store interface {
 	// TakeTickets hands out up to n groups to roll out, waiting up to wait for
 	// the first: evaluations before training, returned groups before new ones,
 	// each by index. Dispatch never runs ahead of the staleness bound, and a
-	// finished run gives none.
-	TakeTickets(ctx context.Context, run, worker string, n int, wait time.Duration) ([]Ticket, error)
+	// finished run gives none. serves is the policy version the worker has
+	// (AnyVersion: it does not say); one too far behind is ErrStale (CheckServes).
+	TakeTickets(ctx context.Context, run, worker string, serves uint64, n int, wait time.Duration) ([]Ticket, error)
 	// ReturnTicket gives an unfinished group back at once (a draining worker).
 	// Group "" gives up every group that an earlier life of this worker held;
 	// that uses up one of each group's attempts.

@@ -99,7 +99,7 @@ func (s *fakeStore) ReturnTicket(_ context.Context, _, group, _ string) error {
 	return nil
 }
 
-func (s *fakeStore) TakeTickets(ctx context.Context, _, _ string, n int, wait time.Duration) ([]replay.Ticket, error) {
+func (s *fakeStore) TakeTickets(ctx context.Context, _, _ string, _ uint64, n int, wait time.Duration) ([]replay.Ticket, error) {
 	s.await(ctx, wait, func() bool { return len(s.tickets) > 0 })
 	s.mu.Lock()
 	defer s.mu.Unlock()

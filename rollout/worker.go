@@ -304,7 +304,8 @@ func (w *Worker) dispatch(ctx context.Context, spec replay.RunSpec) {
 		}
 		asked := w.parts.Now()
 		call, cancel := context.WithTimeout(ctx, takeWait+w.cfg.CallTimeout)
-		tickets, err := w.parts.Store.TakeTickets(call, w.cfg.Run, w.cfg.Name, n, takeWait)
+		serving, latest := w.gate.current() // an evaluation may pin an old one
+		tickets, err := w.parts.Store.TakeTickets(call, w.cfg.Run, w.cfg.Name, max(serving.version, latest.version), n, takeWait)
 		cancel()
 		if w.parts.Seat != nil {
 			w.parts.Seat.asked(n, len(tickets))

@@ -254,7 +254,7 @@ func result(r replay.AppendResult) string {
 func (a *actor) work(run string) {
 	op := a.begin("take", run, "")
 	ctx, cancel := a.ctx()
-	tks, err := a.TakeTickets(ctx, run, a.id, 1+a.rng.IntN(3), 500*time.Millisecond)
+	tks, err := a.TakeTickets(ctx, run, a.id, replay.AnyVersion, 1+a.rng.IntN(3), 500*time.Millisecond)
 	cancel()
 	for _, t := range tks {
 		op.Groups = append(op.Groups, Held{Group: t.Group, Size: t.GroupSize, Attempt: t.Attempt})

@@ -94,7 +94,7 @@ func filled(t *testing.T) store {
 	cfg.MaxTimesSampled = 0
 	_, err := st.SetTable(ctx, "r", "offline", cfg, 0)
 	require.NoError(t, err)
-	tickets, err := st.TakeTickets(ctx, "r", "w", 1, time.Second)
+	tickets, err := st.TakeTickets(ctx, "r", "w", replay.AnyVersion, 1, time.Second)
 	require.NoError(t, err)
 	member := func(n uint32) func(*eventlog.Meta) {
 		return func(m *eventlog.Meta) { m.Group, m.Member, m.GroupSize = tickets[0].Group, n, 2 }

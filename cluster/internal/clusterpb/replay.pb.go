@@ -196,8 +196,10 @@ type TakeTicketsRequest struct {
 	N      int64                  `protobuf:"varint,3,opt,name=n,proto3" json:"n,omitempty"`
 	Wait   int64                  `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	// request_id, the same in a retry, keeps a retry from taking more.
-	RequestId     string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	Retry         bool   `protobuf:"varint,6,opt,name=retry,proto3" json:"retry,omitempty"`
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Retry     bool   `protobuf:"varint,6,opt,name=retry,proto3" json:"retry,omitempty"`
+	// serves is the policy version that the worker has.
+	Serves        *uint64 `protobuf:"varint,7,opt,name=serves,proto3,oneof" json:"serves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -272,6 +274,13 @@ func (x *TakeTicketsRequest) GetRetry() bool {
 		return x.Retry
 	}
 	return false
+}
+
+func (x *TakeTicketsRequest) GetServes() uint64 {
+	if x != nil && x.Serves != nil {
+		return *x.Serves
+	}
+	return 0
 }
 
 type TakeTicketsResponse struct {
@@ -2496,7 +2505,7 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"RunRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\"\"\n" +
 	"\fRunsResponse\x12\x12\n" +
-	"\x04runs\x18\x01 \x03(\tR\x04runs\"\x95\x01\n" +
+	"\x04runs\x18\x01 \x03(\tR\x04runs\"\xbd\x01\n" +
 	"\x12TakeTicketsRequest\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\tR\x03run\x12\x16\n" +
 	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\f\n" +
@@ -2504,7 +2513,9 @@ const file_skein_cluster_v1_replay_proto_rawDesc = "" +
 	"\x04wait\x18\x04 \x01(\x03R\x04wait\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12\x14\n" +
-	"\x05retry\x18\x06 \x01(\bR\x05retry\"I\n" +
+	"\x05retry\x18\x06 \x01(\bR\x05retry\x12\x1b\n" +
+	"\x06serves\x18\a \x01(\x04H\x00R\x06serves\x88\x01\x01B\t\n" +
+	"\a_serves\"I\n" +
 	"\x13TakeTicketsResponse\x122\n" +
 	"\atickets\x18\x01 \x03(\v2\x18.skein.cluster.v1.TicketR\atickets\"U\n" +
 	"\x13ReturnTicketRequest\x12\x10\n" +
@@ -2855,6 +2866,7 @@ func file_skein_cluster_v1_replay_proto_init() {
 		return
 	}
 	file_skein_cluster_v1_types_proto_init()
+	file_skein_cluster_v1_replay_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
