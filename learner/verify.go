@@ -69,7 +69,7 @@ func VerifyStep(ctx context.Context, store VerifyStore, run string, step uint64,
 	if err != nil {
 		return nil, fmt.Errorf("learner: verify step %d of run %q: %w", step, run, err)
 	}
-	if rec.Lease == 0 {
+	if _, ok := rec.Metrics[metricRollback]; ok {
 		return verifyRollback(ctx, store, rec)
 	}
 	before, err := readCheckpoint(ctx, store, rec.PrevCheckpoint)
