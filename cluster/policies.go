@@ -49,9 +49,7 @@ type PolicyStats struct {
 // Policies fetches published policies for a worker and passes them on to the
 // tenant's other workers. Safe for concurrent use.
 type Policies struct {
-	c *Client
-	// where is the client of the shard where a run lives.
-	where  func(ctx context.Context, run string) (*Client, error)
+	c      *Client
 	log    *slog.Logger
 	addr   string
 	server *grpc.Server
@@ -81,7 +79,7 @@ func (c *Client) ServePolicies(listen string, log *slog.Logger) (*Policies, erro
 	if err != nil {
 		return nil, errors.Join(err, ln.Close())
 	}
-	s := &Policies{c: c, where: func(context.Context, string) (*Client, error) { return c, nil }, log: log, addr: addr, stall: policyStall, blobs: make(map[string]*incoming)}
+	s := &Policies{c: c, log: log, addr: addr, stall: policyStall, blobs: make(map[string]*incoming)}
 	s.stats.Fallbacks = make(map[string]uint64)
 	s.server = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(c.id.serverTLS())),
@@ -230,13 +228,9 @@ func (s *Policies) fetch(ctx context.Context, p replay.Policy, b *incoming) (dat
 		}
 		s.trim()
 	}()
-	home, err := s.where(ctx, p.Run)
-	if err != nil {
-		return nil, err
-	}
 	failed := ""
 	for range policyTries {
-		from, at, err := home.policySource(ctx, p, s.addr, false, failed)
+		from, at, err := s.c.policySource(ctx, p, s.addr, false, failed)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, err
@@ -264,7 +258,7 @@ func (s *Policies) fetch(ctx context.Context, p replay.Policy, b *incoming) (dat
 		failed = from
 	}
 	for whole := b.length() == 0; ; whole = true {
-		err := home.resumeBlob(ctx, b)
+		err := s.c.resumeBlob(ctx, b)
 		if err == nil {
 			err = b.verify()
 		}
@@ -297,11 +291,7 @@ func (s *Policies) renew(b *incoming, why error) *incoming {
 func (s *Policies) tell(ctx context.Context, p replay.Policy) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	home, err := s.where(ctx, p.Run)
-	if err == nil {
-		_, _, err = home.policySource(ctx, p, s.addr, true, "")
-	}
-	if err != nil {
+	if _, _, err := s.c.policySource(ctx, p, s.addr, true, ""); err != nil {
 		s.log.Debug("policy held", "run", p.Run, "policy_version", p.Version, "err", err)
 	}
 }

@@ -16,6 +16,8 @@ type bases struct {
 	many  bool
 	likes []Config // all of them on rollouts, so that an engine suits each
 	runs  int      // that train at once; 0 = 1
+	// remote, when set, generates: no weights are put on a device here.
+	remote *servers
 
 	mu       sync.Mutex
 	models   map[string]*shared[*model.Model] // by the name in configurations
@@ -60,10 +62,11 @@ func (b *bases) model(name string) (*model.Model, func() error, error) {
 
 // base is a base model on its device, as the runs on it have it.
 type base struct {
-	of  *bases
-	key string
-	model.Backend
-	turns *model.Turns
+	of            *bases
+	key           string
+	model.Backend // nil: a server generates
+	turns         *model.Turns
+	model         *model.Model // for its facts; it may be closed
 
 	users   int
 	engines []*engine
@@ -88,11 +91,14 @@ func (b *bases) backend(c Config, m *model.Model, log *slog.Logger) (*base, erro
 	key := baseKey(c, m.Digest)
 	x := b.backends[key]
 	if x == nil {
-		be, err := openBackend(c, m, log, b.runs)
-		if err != nil {
-			return nil, err
+		x = &base{of: b, key: key, model: m}
+		if b.remote == nil {
+			be, err := openBackend(c, m, log, b.runs)
+			if err != nil {
+				return nil, err
+			}
+			x.Backend, x.turns = be, model.NewTurns(be, 0)
 		}
-		x = &base{of: b, key: key, Backend: be, turns: model.NewTurns(be, 0)}
 		b.backends[key] = x
 	}
 	x.users++
@@ -125,6 +131,9 @@ func (x *base) release() error {
 		return nil
 	}
 	delete(x.of.backends, x.key)
+	if x.Backend == nil {
+		return nil
+	}
 	return x.Backend.Close()
 }
 

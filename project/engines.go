@@ -22,6 +22,9 @@ type engine struct {
 // one that would suit the likes on this base too. leave gives it back; the last run closes
 // the engine.
 func (x *base) seat(c Config, likes []Config) (at place, leave func() error, err error) {
+	if x.of.remote != nil {
+		return x.of.remote.seat(c, x.model)
+	}
 	x.of.mu.Lock()
 	defer x.of.mu.Unlock()
 	e, view, err := x.find(c, likes)

@@ -15,6 +15,7 @@ import (
 	"github.com/skein-rl/skein/cluster"
 	"github.com/skein-rl/skein/replay"
 	"github.com/skein-rl/skein/rollout"
+	"github.com/skein-rl/skein/rollout/remote"
 )
 
 const (
@@ -44,6 +45,7 @@ type host struct {
 	paused map[string]*pause
 	busy   time.Time // when something was last rolled out
 	ended  chan ending
+	prices prices
 
 	mu     sync.Mutex
 	served map[string]*service
@@ -74,8 +76,14 @@ type wanted struct {
 }
 
 func newHost(m *member) *host {
+	bases := newBases()
+	if e := m.opt.Engine; e != nil {
+		cfg := *e
+		cfg.Log = m.opt.Log
+		bases.remote = newServers(cfg)
+	}
 	return &host{
-		m: m, bases: newBases(), now: time.Now, over: map[string]bool{}, paused: map[string]*pause{},
+		m: m, bases: bases, now: time.Now, over: map[string]bool{}, paused: map[string]*pause{},
 		served: map[string]*service{}, ended: make(chan ending),
 	}
 }
@@ -100,6 +108,9 @@ func (h *host) serve(ctx context.Context) (err error) {
 		}
 		if beat%2 == 0 {
 			h.m.heartbeat(ctx, h.state())
+			if e := h.m.opt.Engine; e != nil {
+				h.prices.look(ctx, h.m.client, e.Price, h.now())
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -263,6 +274,9 @@ func (h *host) open(w wanted, runs []wanted, log *slog.Logger) (p *parts, at pla
 	if h.keep == nil {
 		h.keep = p.base.retain()
 	}
+	if h.m.opt.Engine != nil {
+		at.yield = h.prices.yield
+	}
 	return p, at, func() error { return errors.Join(leave(), p.Close()) }, nil
 }
 
@@ -278,7 +292,8 @@ func (h *host) end(ctx context.Context, e ending, sole bool) error {
 		delete(h.paused, e.run)
 		return nil
 	}
-	if sole {
+	// A server may be started later, or again.
+	if sole && !errors.Is(e.err, remote.ErrUnreachable) {
 		return e.err
 	}
 	if h.isPaused(e.run) {
@@ -325,6 +340,9 @@ func (h *host) state() cluster.NodeInfo {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	info := cluster.NodeInfo{Run: strings.Join(slices.Sorted(maps.Keys(h.served)), " "), Metrics: map[string]float64{}}
+	if e := h.m.opt.Engine; e != nil {
+		info.Metrics["capacity"], info.Metrics["price"] = float64(e.Capacity), e.Price
+	}
 	var newest time.Time
 	for _, s := range h.served {
 		b := s.last

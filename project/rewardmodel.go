@@ -256,6 +256,8 @@ func (p *parts) judge(ctx context.Context, st replay.Store, r RewardModelConfig,
 		if j.chat, err = rollout.NewModelChat(m, rollout.WithCallFormat(rollout.AutoCallFormat)); err != nil {
 			return nil, fmt.Errorf("model %s: %w", r.Model, err)
 		}
+	}
+	if m != p.model || be == nil { // nil: a server generates
 		c := p.cfg
 		c.Devices, c.ShardBase = 1, false // it scores on the first
 		if be, err = OpenBackend(c, m, log); err != nil {

@@ -54,6 +54,7 @@ type place struct {
 	seat    *rollout.Seat // nil: alone
 	// policies fetches adapters; nil: from the store.
 	policies *cluster.Policies
+	yield    func() time.Duration // to cheaper workers; nil: never
 }
 
 // workOn is work on an engine that is there.
@@ -75,7 +76,7 @@ func (p *parts) workOn(ctx context.Context, st replay.Store, name string, at pla
 	loop.ToolTimeout, loop.TurnTimeout, loop.RolloutTimeout = r.ToolTimeout, r.TurnTimeout, r.RolloutTimeout
 	wc := rollout.DefaultWorkerConfig()
 	wc.Run, wc.Name, wc.Seed = p.cfg.Run, name, p.cfg.Training.Seed
-	wc.Members = at.members
+	wc.Members, wc.Yield = at.members, at.yield
 	own := rollout.Parts{
 		Store: st, Source: source, Engine: at.engine, Chat: p.chat, Loop: loop, Base: p.model, Now: time.Now, Seat: at.seat, Judges: judges,
 	}

@@ -11,7 +11,7 @@ import (
 
 func newNode(g *globals) *cobra.Command {
 	var opt project.NodeOptions
-	var tokenFile, config, fleet string
+	var tokenFile, config, fleet, engine, engineKey string
 	var sets []string
 	cmd := &cobra.Command{
 		Use:   "node",
@@ -27,6 +27,9 @@ joins with that token. SIGTERM drains: a worker finishes or returns its groups.
             (further learners compute part of its micro-batches, with the same result
             to the bit, and one of them takes over when it is gone)
 
+A worker needs no accelerator of its own when --engine names a server that has
+one: vLLM, another machine's skein serve, or llama.cpp's server (docs/engines.md).
+
 A fleet whose machines are known beforehand is described once: a cluster file
 lists the nodes, skein cluster init makes their keys, and --cluster FILE plays
 the part of the machine it is started on, in any order
@@ -36,6 +39,8 @@ the part of the machine it is started on, in any order
   skein node --role worker --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token
   skein node --role learner --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token --config run.yaml
   skein node --role worker --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token --tenant '*'
+  skein node --role worker --dir /var/lib/skein --join 10.0.0.1:7400 --token-file token \
+    --engine vllm=http://10.0.0.9:8000,capacity=64,price=0.5,adapters=/shared/adapters --engine-key-file key
   skein node --cluster cluster.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,6 +66,11 @@ the part of the machine it is started on, in any order
 			}
 			if opt.Dir == "" {
 				return fmt.Errorf("--dir: \"\": name a folder for the node's data, keys and logs")
+			}
+			if fleet == "" {
+				if opt.Engine, err = project.ReadEngine(engine, engineKey, opt.Dir); err != nil {
+					return err
+				}
 			}
 			opt.Log, opt.Version = g.logger(), version()
 			if !g.verbose {
@@ -90,7 +100,9 @@ the part of the machine it is started on, in any order
 	f.StringVar(&opt.Tenant, "tenant", "", "tenant that a worker or learner belongs to (default: the token's); '*' lets a worker serve the runs of all")
 	f.StringVar(&config, "config", "", "configuration of the run that a learner starts")
 	f.StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
-	for _, name := range []string{"role", "dir", "listen", "advertise", "join", "authority", "founder", "token-file", "tenant", "config", "set", "metrics"} {
+	f.StringVar(&engine, "engine", "", "worker: generate by a server, KIND=URL[,key=value…], KIND one of vllm, skein, openai, llamacpp; keys model, capacity, price, adapters, adapters-there, timeout, attempts")
+	f.StringVar(&engineKey, "engine-key-file", "", "file whose first line is the server's API key")
+	for _, name := range []string{"engine", "engine-key-file", "role", "dir", "listen", "advertise", "join", "authority", "founder", "token-file", "tenant", "config", "set", "metrics"} {
 		cmd.MarkFlagsMutuallyExclusive("cluster", name)
 	}
 	return cmd

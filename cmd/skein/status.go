@@ -135,6 +135,9 @@ func printNodes(c *cluster.ClusterStatus) {
 		if n.Missing > 0 {
 			notes = append(notes, fmt.Sprintf("pulling %d logs", n.Missing))
 		}
+		if c := n.Metrics["capacity"]; c > 0 {
+			notes = append(notes, fmt.Sprintf("engine server, capacity %g, price %g", c, n.Metrics["price"]))
+		}
 		if n.LastError != "" {
 			notes = append(notes, "last error: "+n.LastError)
 		}

@@ -122,7 +122,7 @@ func (p completions) body(t target, req rollout.GenerateRequest) completionBody 
 		b.StopTokenIDs = []int32{}
 	}
 	if p.s.cfg.Kind == Skein {
-		b.Seed, b.LogprobsMode, b.Session = int64(s.Seed), "sampled", req.Session
+		b.Seed, b.Logprobs, b.LogprobsMode, b.Session = int64(s.Seed), 0, "sampled", req.Session
 	} else {
 		b.Seed = int64(turnSeed(s.Seed, len(req.Prompt)) >> 1) // -1 means none to vLLM
 	}
