@@ -133,6 +133,10 @@ type Config struct {
 	MaxCompletionLength int `yaml:"max_completion_length" json:"max_completion_length"`
 	// MaxStaleness is how many policy versions a trained token may lag behind.
 	MaxStaleness uint64 `yaml:"max_staleness" json:"max_staleness"`
+	// Publish is the precision of what the workers get: "" or "f32" the parameters
+	// as they are, "bf16" rounded, in half the bytes. The learner goes on from its
+	// own; what rounding changes is part of the gap between engine and learner.
+	Publish string `yaml:"publish,omitempty" json:"publish,omitempty"`
 	// Temperature is the rollouts': logits are divided by it before the softmax,
 	// here as there.
 	Temperature float64 `yaml:"temperature" json:"temperature"`

@@ -107,6 +107,20 @@ func (l *Learner) Adapter() *model.Adapter {
 	return &model.Adapter{LoRA: l.ident.LoRA, Full: l.ident.Full, BaseDigest: l.ident.Base, Params: l.Params()}
 }
 
+// Precisions of published policies (Config.Publish).
+const (
+	PublishF32  = "f32"
+	PublishBF16 = "bf16"
+)
+
+// published is the adapter as the workers get it.
+func (l *Learner) published() *model.Adapter {
+	if l.cfg.Publish == PublishBF16 {
+		return l.Adapter().RoundBF16()
+	}
+	return l.Adapter()
+}
+
 // rowsOf gives each episode's sequences.
 func rowsOf(b *Batch) [][]sequence {
 	rows := make([][]sequence, len(b.Episodes))

@@ -237,7 +237,7 @@ func (lp *Loop) commit(tctx context.Context, lease *replay.Lease, before *Checkp
 			return err
 		}
 	}
-	if rec.Adapter, err = put("adapter", lp.l.Adapter().Encode()); err != nil {
+	if rec.Adapter, err = put("adapter", lp.l.published().Encode()); err != nil {
 		return err
 	}
 	if rec.Checkpoint, err = put("checkpoint", data); err != nil {

@@ -150,6 +150,9 @@ func (c Config) validateOffline(atLeast func(string, int, int, string), bad func
 	atLeast("eval_steps", c.EvalSteps, 0, "0 evaluates once an epoch")
 	atLeast("save_steps", c.SaveSteps, 0, "0 saves once an epoch")
 	atLeast("max_steps", c.MaxSteps, 0, "0 lets num_train_epochs decide")
+	if c.Publish != "" {
+		bad("publish: %q, but %s trains on rows and publishes to no workers; leave it out", c.Publish, c.Algorithm)
+	}
 	only := func(name string) {
 		if c.LossType != name {
 			bad("loss_type: unknown %q for %s; its only one is %q", c.LossType, c.Algorithm, name)

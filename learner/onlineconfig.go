@@ -74,7 +74,7 @@ var onlineHeeds = []string{
 	"algorithm", "loss_type", "beta", "reference", "ref_model_sync_steps", "ref_model_mixup_alpha",
 	"loss_weights", "label_smoothing", "f_divergence_type", "f_alpha_divergence_coef", "ld_alpha", "weighting", "reference_free", "rpo_alpha", "discopop_tau", "simpo_gamma", "bco_shift",
 	"pair_margin", "max_pairs", "score_threshold", "reward_weights", "constant_groups", "max_resample", "source_weights",
-	"mask_truncated_completions", "mask_offpolicy_in_partial_rollout", "num_generations", "groups_per_step", "max_completion_length", "max_staleness", "temperature",
+	"mask_truncated_completions", "mask_offpolicy_in_partial_rollout", "num_generations", "groups_per_step", "max_completion_length", "max_staleness", "publish", "temperature",
 	"max_steps", "learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm",
 	"token_budget", "seed", "lora_dropout",
 }
@@ -116,6 +116,9 @@ func (c Config) validateOnline(atLeast func(string, int, int, string), bad func(
 func (c Config) validateGroups(atLeast func(string, int, int, string), bad func(string, ...any)) {
 	atLeast("groups_per_step", c.GroupsPerStep, 1, "use 1 or more")
 	atLeast("max_completion_length", c.MaxCompletionLength, 1, "use the rollouts' token limit")
+	if c.Publish != "" && c.Publish != PublishF32 && c.Publish != PublishBF16 {
+		bad("publish: unknown %q; use %q or %q", c.Publish, PublishF32, PublishBF16)
+	}
 	switch c.ConstantGroups {
 	case KeepConstant:
 	case DropConstant, ResampleConstant:

@@ -138,7 +138,7 @@ func verifier(c *Checkpoint, cfg Config, newTrainer func(model.TrainerConfig) (m
 }
 
 func report(rec replay.StepRecord, after *Checkpoint, l *Learner, res StepResult) (*VerifyReport, error) {
-	r := &VerifyReport{Run: rec.Run, Step: rec.Step, Version: rec.Version, AdapterRecorded: rec.Adapter, AdapterRecomputed: l.Adapter().Digest(),
+	r := &VerifyReport{Run: rec.Run, Step: rec.Step, Version: rec.Version, AdapterRecorded: rec.Adapter, AdapterRecomputed: l.published().Digest(),
 		CheckpointRecorded: rec.Checkpoint, Params: len(l.params), LogsRecorded: len(rec.LogIDs), LogsRecomputed: len(res.Trained)}
 	if len(after.Params) != len(l.params) {
 		return nil, fmt.Errorf("%w: step %d's result has %d parameters, its start %d", ErrCheckpoint, rec.Step, len(after.Params), len(l.params))

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,9 +52,13 @@ func (a *Adapter) Encode() []byte {
 	}
 	var buf bytes.Buffer
 	buf.Grow(4*len(a.Params) + 1024)
-	tensors := []Tensor{{Name: "params", Shape: []int{len(a.Params)}, Data: a.Params}}
+	dtype := F32
+	if a.BF16 {
+		dtype = BF16
+	}
+	tensors := []Tensor{{Name: "params", Shape: []int{len(a.Params)}, DType: dtype, Data: a.Params}}
 	if a.Score != nil {
-		tensors = append(tensors, Tensor{Name: "score", Shape: []int{len(a.Score)}, Data: a.Score})
+		tensors = append(tensors, Tensor{Name: "score", Shape: []int{len(a.Score)}, DType: dtype, Data: a.Score})
 	}
 	if err := WriteSafeTensors(&buf, tensors, meta); err != nil {
 		panic("model: encode adapter: " + err.Error())
@@ -85,11 +90,16 @@ func DecodeAdapter(blob []byte) (*Adapter, error) {
 	if !st.Has("params") {
 		return nil, fmt.Errorf("%w: adapter blob has no vector \"params\"", ErrFormat)
 	}
+	a.BF16 = DType(st.tensors["params"].DType) == BF16
+	dtype := F32
+	if a.BF16 {
+		dtype = BF16
+	}
 	for _, name := range st.names {
 		t := st.tensors[name]
 		dst := map[string]*[]float32{"params": &a.Params, "score": &a.Score}[name]
-		if dst == nil || len(t.Shape) != 1 || DType(t.DType) != F32 {
-			return nil, fmt.Errorf("%w: adapter blob: %q is %s %v, want the F32 vectors \"params\" and (optionally) \"score\"", ErrFormat, name, t.DType, t.Shape)
+		if dst == nil || len(t.Shape) != 1 || DType(t.DType) != dtype {
+			return nil, fmt.Errorf("%w: adapter blob: %q is %s %v, want the F32 or BF16 vectors \"params\" and (optionally) \"score\"", ErrFormat, name, t.DType, t.Shape)
 		}
 		*dst = make([]float32, t.Len())
 		if err := st.ReadF32(name, t.Shape, *dst); err != nil {
@@ -97,6 +107,24 @@ func DecodeAdapter(blob []byte) (*Adapter, error) {
 		}
 	}
 	return a, nil
+}
+
+// RoundBF16 is a copy whose numbers are rounded to the nearest bfloat16, ties to
+// even.
+func (a *Adapter) RoundBF16() *Adapter {
+	round := func(x []float32) []float32 {
+		if x == nil {
+			return nil
+		}
+		y := make([]float32, len(x))
+		for i, v := range x {
+			y[i] = math.Float32frombits(uint32(floatToBF16(v)) << 16)
+		}
+		return y
+	}
+	r := *a
+	r.Params, r.Score, r.BF16 = round(a.Params), round(a.Score), true
+	return &r
 }
 
 // Digest names the adapter's content: "blake3:<hex>" of Encode's bytes.

@@ -237,7 +237,8 @@ func TestDecodeAdapterRefusals(t *testing.T) {
 		"rank":       {[]Tensor{params}, map[string]string{metaLoRA: strings.Replace(lora, `"r":1`, `"r":0`, 1)}, "rank is 0"},
 		"no params":  {nil, nil, `no vector "params"`},
 		"two":        {[]Tensor{params, {Name: "x", Shape: []int{0}}}, nil, `"x" is F32`},
-		"wrong type": {[]Tensor{{Name: "params", Shape: []int{1}, DType: BF16, Data: []float32{1}}}, nil, `"params" is BF16`},
+		"wrong type": {[]Tensor{{Name: "params", Shape: []int{1}, DType: F16, Data: []float32{1}}}, nil, `"params" is F16`},
+		"two types":  {[]Tensor{params, {Name: "score", Shape: []int{1}, DType: BF16, Data: []float32{1}}}, nil, `"score" is BF16`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mt := maps.Clone(meta)

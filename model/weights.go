@@ -152,4 +152,7 @@ type Adapter struct {
 	// Score is a value head's weights [hidden] (TrainerConfig.Value); nil = none.
 	// Decoders don't read it.
 	Score []float32
+	// BF16: Params and Score are bfloat16 numbers, and Encode writes them so, in
+	// half the bytes (Adapter.RoundBF16).
+	BF16 bool
 }
