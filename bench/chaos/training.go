@@ -221,8 +221,8 @@ func (o trainingOptions) torture(ctx context.Context, up *os.Process, dir string
 			return kills, errors.Join(context.Cause(ctx), <-ended)
 		case <-look.C:
 			if st == nil {
-				if st, err = project.OpenStore(ctx, project.StoreOptions{Dir: dir, Log: slog.New(slog.DiscardHandler)}); err != nil || st.Cluster == nil {
-					st = nil
+				if st, err = joinRun(ctx, dir); err != nil {
+					st = nil // it is not up yet
 					continue
 				}
 			}
@@ -262,6 +262,21 @@ func (o trainingOptions) torture(ctx context.Context, up *os.Process, dir string
 			}
 		}
 	}
+}
+
+// joinRun connects to the cluster of a run. It never opens the nodes' files, which
+// a node that starts at that moment needs.
+func joinRun(ctx context.Context, dir string) (*project.Store, error) {
+	at := filepath.Join(dir, "replay-0", "replay")
+	addr, err := os.ReadFile(filepath.Join(at, "addr"))
+	if err != nil {
+		return nil, err
+	}
+	token, err := os.ReadFile(filepath.Join(at, "token"))
+	if err != nil {
+		return nil, err
+	}
+	return project.OpenStore(ctx, project.StoreOptions{Join: strings.TrimSpace(string(addr)), Token: strings.TrimSpace(string(token)), Log: slog.New(slog.DiscardHandler)})
 }
 
 func clusterOf(ctx context.Context, st *project.Store) (skein.ClusterStatus, error) {
