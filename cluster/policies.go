@@ -49,7 +49,9 @@ type PolicyStats struct {
 // Policies fetches published policies for a worker and passes them on to the
 // tenant's other workers. Safe for concurrent use.
 type Policies struct {
-	c      *Client
+	c *Client
+	// where is the client of the shard where a run lives.
+	where  func(ctx context.Context, run string) (*Client, error)
 	log    *slog.Logger
 	addr   string
 	server *grpc.Server
@@ -79,7 +81,7 @@ func (c *Client) ServePolicies(listen string, log *slog.Logger) (*Policies, erro
 	if err != nil {
 		return nil, errors.Join(err, ln.Close())
 	}
-	s := &Policies{c: c, log: log, addr: addr, stall: policyStall, blobs: make(map[string]*incoming)}
+	s := &Policies{c: c, where: func(context.Context, string) (*Client, error) { return c, nil }, log: log, addr: addr, stall: policyStall, blobs: make(map[string]*incoming)}
 	s.stats.Fallbacks = make(map[string]uint64)
 	s.server = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(c.id.serverTLS())),
@@ -228,9 +230,13 @@ func (s *Policies) fetch(ctx context.Context, p replay.Policy, b *incoming) (dat
 		}
 		s.trim()
 	}()
+	home, err := s.where(ctx, p.Run)
+	if err != nil {
+		return nil, err
+	}
 	failed := ""
 	for range policyTries {
-		from, at, err := s.c.policySource(ctx, p, s.addr, false, failed)
+		from, at, err := home.policySource(ctx, p, s.addr, false, failed)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, err
@@ -258,7 +264,7 @@ func (s *Policies) fetch(ctx context.Context, p replay.Policy, b *incoming) (dat
 		failed = from
 	}
 	for whole := b.length() == 0; ; whole = true {
-		err := s.c.resumeBlob(ctx, b)
+		err := home.resumeBlob(ctx, b)
 		if err == nil {
 			err = b.verify()
 		}
@@ -291,7 +297,11 @@ func (s *Policies) renew(b *incoming, why error) *incoming {
 func (s *Policies) tell(ctx context.Context, p replay.Policy) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if _, _, err := s.c.policySource(ctx, p, s.addr, true, ""); err != nil {
+	home, err := s.where(ctx, p.Run)
+	if err == nil {
+		_, _, err = home.policySource(ctx, p, s.addr, true, "")
+	}
+	if err != nil {
 		s.log.Debug("policy held", "run", p.Run, "policy_version", p.Version, "err", err)
 	}
 }

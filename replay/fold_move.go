@@ -136,6 +136,9 @@ func (f *fold) moveRun(c MoveRunCmd) error {
 		}
 		return f.leaveShard(r, c)
 	}
+	if missing && c.Step == MoveThaw { // never created: from here on it may be
+		return f.kv.Delete(goneKey(c.Run))
+	}
 	if missing {
 		return err
 	}

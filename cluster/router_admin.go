@@ -1,0 +1,112 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/skein-rl/skein/replay"
+)
+
+// AddShard registers the shard whose nodes are at addrs with the root, and the
+// root with the shard. The shard was founded with the cluster's authority and
+// with a name (Config.Shard). Again, it updates the addresses.
+func (r *Router) AddShard(ctx context.Context, name string, addrs []string) (replay.Shard, error) {
+	c := r.sibling(replay.Shard{Addrs: addrs})
+	defer c.Close()
+	info, err := c.Shard(ctx)
+	if err != nil {
+		return replay.Shard{}, fmt.Errorf("add shard %q at %v: %w", name, addrs, err)
+	}
+	if info.Name != name {
+		return replay.Shard{}, fmt.Errorf("%w: add shard %q: the nodes at %v are of shard %q: found them with skein node --role replay --shard %s", replay.ErrInvalid, name, addrs, info.Name, name)
+	}
+	self, err := r.Shard(ctx)
+	if err != nil {
+		return replay.Shard{}, err
+	}
+	if info.Root.Version > 0 && info.Root.Group != self.Group {
+		return replay.Shard{}, fmt.Errorf("%w: add shard %q: it belongs to the root of raft group %s, this is group %s", replay.ErrInvalid, name, info.Root.Group, self.Group)
+	}
+	if addrs, err = replayAddrs(ctx, c); err != nil {
+		return replay.Shard{}, err
+	}
+	mine, err := replayAddrs(ctx, r.Client)
+	if err != nil {
+		return replay.Shard{}, err
+	}
+	root := replay.Shard{Name: replay.RootShard, Group: self.Group, Addrs: mine, Version: info.Root.Version}
+	if _, err := c.setShard(ctx, root); err != nil {
+		return replay.Shard{}, err
+	}
+	shards, _, err := r.placements(ctx, "-")
+	if err != nil {
+		return replay.Shard{}, err
+	}
+	s := replay.Shard{Name: name, Group: info.Group, Addrs: addrs}
+	for _, have := range shards {
+		if have.Name == name {
+			s.Version = have.Version
+		}
+	}
+	if s, err = r.setShard(ctx, s); err == nil {
+		r.take([]replay.Shard{s})
+	}
+	return s, err
+}
+
+// replayAddrs are the addresses of a group's nodes.
+func replayAddrs(ctx context.Context, c *Client) (out []string, err error) {
+	st, err := c.ClusterStatus(ctx)
+	for _, n := range st.Nodes {
+		if n.Role == RoleReplay && n.Addr != "" {
+			out = append(out, n.Addr)
+		}
+	}
+	return out, err
+}
+
+// ShardStatus is a shard as an operator sees it.
+type ShardStatus struct {
+	ShardInfo
+	Err   string       // why it did not answer
+	Nodes []NodeStatus // replay nodes
+}
+
+// ShardList is the cluster's shards and where runs were placed.
+type ShardList struct {
+	Shards []ShardStatus
+	Placed []replay.Placement // runs that are not listed live in the root
+}
+
+// Shards asks every shard. One that does not answer in time is in the list, with
+// the reason.
+func (r *Router) Shards(ctx context.Context) (out ShardList, err error) {
+	if !r.plain {
+		shards, placed, err := r.placements(ctx, "")
+		if err != nil {
+			return out, err
+		}
+		r.take(shards)
+		out.Placed = placed
+	}
+	out.Shards, err = each(ctx, r, func(ctx context.Context, c named) (ShardStatus, error) {
+		ctx, cancel := context.WithTimeout(ctx, 2*attemptTime)
+		defer cancel()
+		s := ShardStatus{ShardInfo: ShardInfo{Name: c.name}}
+		info, err := c.Shard(ctx)
+		if err == nil {
+			s.ShardInfo = info
+			var st ClusterStatus
+			if st, err = c.ClusterStatus(ctx); err == nil {
+				for _, n := range st.Nodes {
+					if n.Role == RoleReplay {
+						s.Nodes = append(s.Nodes, n)
+					}
+				}
+			}
+		}
+		s.Err = text(err)
+		return s, nil
+	})
+	return out, err
+}
