@@ -110,3 +110,78 @@ func (r *Router) Shards(ctx context.Context) (out ShardList, err error) {
 	})
 	return out, err
 }
+
+// RotateToken replaces the join token of the root, which it returns, and that of
+// every other shard, whose nodes keep theirs in their file token: the old one
+// admits nobody anywhere.
+func (r *Router) RotateToken(ctx context.Context) (Token, error) {
+	tokens, err := each(ctx, r, func(ctx context.Context, c named) (Token, error) { return c.RotateToken(ctx) })
+	if len(tokens) == 0 {
+		return Token{}, err
+	}
+	return tokens[0], err
+}
+
+// ReplaceNode takes old out as soon as fresh, which has joined, can take its
+// place: it votes, or stands ready to, and lacks nothing. It waits for that until
+// ctx ends, and is told what for. Both are of the group of this client.
+func (c *Client) ReplaceNode(ctx context.Context, old, fresh string, waiting func(string)) error {
+	last := ""
+	for b := (backoffTimer{}); ; {
+		st, err := c.ClusterStatus(ctx)
+		if err != nil {
+			return err
+		}
+		why, err := st.mayReplace(old, fresh)
+		if err != nil {
+			return err
+		}
+		if why == "" {
+			return c.RemoveNode(ctx, old)
+		}
+		if why != last && waiting != nil {
+			waiting(why)
+		}
+		last = why
+		if !b.sleep(ctx) {
+			return fmt.Errorf("%w: replace node %s by %s: %s: %w", replay.ErrTimeout, old, fresh, why, ctx.Err())
+		}
+	}
+}
+
+// mayReplace says what a replacement waits for; "" = for nothing.
+func (s ClusterStatus) mayReplace(old, fresh string) (why string, err error) {
+	var o, f *NodeStatus
+	for i := range s.Nodes {
+		switch n := &s.Nodes[i]; {
+		case n.Role != RoleReplay:
+		case n.ID == old:
+			o = n
+		case n.ID == fresh:
+			f = n
+		}
+	}
+	voters := 0
+	for _, n := range s.Nodes {
+		if n.Voter {
+			voters++
+		}
+	}
+	switch {
+	case old == fresh:
+		return "", fmt.Errorf("%w: replace node %s: by itself: name the new node", replay.ErrInvalid, old)
+	case o == nil:
+		return "", fmt.Errorf("%w: replace node %q: there is no such replay node in this group", replay.ErrNotFound, old)
+	case f == nil:
+		return fmt.Sprintf("node %s has not joined yet: start it with --join", fresh), nil
+	case !f.Alive:
+		return fmt.Sprintf("node %s does not answer", fresh), nil
+	case f.Missing > 0:
+		return fmt.Sprintf("node %s lacks %d logs", fresh, f.Missing), nil
+	case f.Applied+16 < s.Commit:
+		return fmt.Sprintf("node %s has applied %d of %d entries", fresh, f.Applied, s.Commit), nil
+	case !f.Voter && voters < maxVoters:
+		return fmt.Sprintf("node %s does not vote yet", fresh), nil
+	}
+	return "", nil
+}

@@ -284,7 +284,7 @@ func TestMovesUnderLoad(t *testing.T) {
 			}
 		}
 	})
-	for i := range 6 {
+	for i := range 4 {
 		to := []string{"b", replay.RootShard}[i%2]
 		if p, err := r.Placement(ctx, "r"); err == nil && p.Shard == to {
 			to = []string{"b", replay.RootShard}[(i+1)%2]
@@ -337,7 +337,7 @@ func TestMoveCrashes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a test
 	shards := []string{"b", replay.RootShard}
 	crashed := 0
-	for range 12 {
+	for range 6 {
 		var movers sync.WaitGroup
 		for range 1 + rnd.IntN(2) {
 			to, life := shards[rnd.IntN(2)], time.Duration(rnd.IntN(80))*time.Millisecond

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"reflect"
@@ -15,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/replay"
 )
 
 // ClusterFile describes a static fleet: which machine plays which roles. The
@@ -45,6 +47,9 @@ type ClusterNode struct {
 	Config  string   `yaml:"config"` // of the run that a learner starts
 	Set     []string `yaml:"set"`    // keys of it, as --set
 	Tenant  string   `yaml:"tenant"` // of its worker and learner, as --tenant
+	// Shard of a replay node; "" = the first group, the root. Further shards are
+	// registered once with skein cluster shard add.
+	Shard string `yaml:"shard"`
 }
 
 // Defaults of a cluster file.
@@ -104,7 +109,7 @@ func (f ClusterFile) validate() error {
 		bad("nodes", "none: list the fleet's processes")
 	}
 	ids, ports := map[string]bool{}, map[string]string{}
-	replays := 0
+	replays := map[string]int{} // by shard
 	for i, n := range f.Nodes {
 		at := fmt.Sprintf("nodes[%d]", i)
 		if n.ID == "" || ids[n.ID] {
@@ -125,10 +130,17 @@ func (f ClusterFile) validate() error {
 		if n.Config != "" && !slices.Contains(n.Roles, cluster.RoleLearner) {
 			bad(at+".config", "%q: a learner starts a run, %s is none: move it there", n.Config, n.ID)
 		}
+		if n.Shard != "" {
+			if err := replay.CheckShard(n.Shard); err != nil || n.Shard == replay.RootShard {
+				bad(at+".shard", "%q: use 1 to 31 lower-case letters, digits and '-'; leave it out for the first group", n.Shard)
+			} else if !slices.Contains(n.Roles, cluster.RoleReplay) {
+				bad(at+".shard", "%q: replay nodes are of a shard, %s is none", n.Shard, n.ID)
+			}
+		}
 		if !slices.Contains(n.Roles, cluster.RoleReplay) {
 			continue
 		}
-		replays++
+		replays[n.Shard]++
 		if n.Host == "" {
 			bad(at+".host", `"": a replay node needs the name or address by which others reach it`)
 		}
@@ -137,21 +149,27 @@ func (f ClusterFile) validate() error {
 		}
 		ports[n.address()] = n.ID
 	}
-	if len(f.Nodes) > 0 && replays == 0 {
-		bad("nodes", "no replay node: list 1, 3 or 5")
+	if len(f.Nodes) > 0 && replays[""] == 0 {
+		bad("nodes", "no replay node of the first group: list 1, 3 or 5 without the key shard")
 	}
-	if replays > 1 && replays%2 == 0 {
-		bad("nodes", "%d replay nodes: use 1, 3 or 5; an even one adds a copy and no safety", replays)
+	for _, shard := range slices.Sorted(maps.Keys(replays)) {
+		if n := replays[shard]; n > 1 && n%2 == 0 {
+			of := ""
+			if shard != "" {
+				of = " of shard " + shard
+			}
+			bad("nodes", "%d replay nodes%s: use 1, 3 or 5; an even one adds a copy and no safety", n, of)
+		}
 	}
 	return errors.Join(errs...)
 }
 
 func (n ClusterNode) address() string { return net.JoinHostPort(n.Host, strconv.Itoa(n.Port)) }
 
-// Addresses are those of the replay nodes.
-func (f ClusterFile) Addresses() (out []string) {
+// Addresses are those of a shard's replay nodes ("" = the first group).
+func (f ClusterFile) Addresses(shard string) (out []string) {
 	for _, n := range f.Nodes {
-		if slices.Contains(n.Roles, cluster.RoleReplay) {
+		if n.Shard == shard && slices.Contains(n.Roles, cluster.RoleReplay) {
 			out = append(out, n.address())
 		}
 	}
@@ -180,7 +198,7 @@ func (f ClusterFile) Node(id, hostname string) (ClusterNode, error) {
 
 // Options are what RunNode needs to be a node of the file.
 func (f ClusterFile) Options(n ClusterNode) NodeOptions {
-	o := NodeOptions{Roles: n.Roles, Dir: n.Dir, ID: n.ID, Join: f.Addresses(), Authority: f.Authority, Metrics: n.Metrics, Tenant: n.Tenant}
+	o := NodeOptions{Roles: n.Roles, Dir: n.Dir, ID: n.ID, Join: f.Addresses(n.Shard), Authority: f.Authority, Metrics: n.Metrics, Tenant: n.Tenant, Shard: n.Shard}
 	if slices.Contains(n.Roles, cluster.RoleReplay) {
 		bind := n.Host
 		if n.Listen != "" {
@@ -188,7 +206,7 @@ func (f ClusterFile) Options(n ClusterNode) NodeOptions {
 		}
 		o.Listen, o.Advertise = net.JoinHostPort(bind, strconv.Itoa(n.Port)), n.address()
 		for _, first := range f.Nodes {
-			if slices.Contains(first.Roles, cluster.RoleReplay) {
+			if first.Shard == n.Shard && slices.Contains(first.Roles, cluster.RoleReplay) {
 				o.Founder = first.ID
 				break
 			}

@@ -20,7 +20,7 @@ func TestClusterFile(t *testing.T) {
 	f, err := parseClusterFile([]byte(fleetText))
 	require.NoError(t, err)
 	addrs := []string{"10.0.0.1:7400", "10.0.0.2:7400", "10.0.0.3:7400"}
-	require.Equal(t, addrs, f.Addresses())
+	require.Equal(t, addrs, f.Addresses(""))
 
 	n, err := f.Node("replay-2", "whatever")
 	require.NoError(t, err)

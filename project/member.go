@@ -26,7 +26,7 @@ type member struct {
 	opt    NodeOptions
 	name   string
 	kind   string
-	client *cluster.Client
+	client *cluster.Router
 	lock   *os.File // on the role's folder
 	began  time.Time
 	// metrics may be nil.
@@ -76,12 +76,12 @@ func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*m
 
 // dial connects with the certificate in dir, or joins for one. Without a
 // certificate a token is needed.
-func dial(ctx context.Context, addrs []string, token, id, role, dir string) (*cluster.Client, error) {
+func dial(ctx context.Context, addrs []string, token, id, role, dir string) (*cluster.Router, error) {
 	return dialAs(ctx, addrs, token, id, role, "", dir)
 }
 
 // dialAs is dial for a tenant other than the token's; "" = the token's.
-func dialAs(ctx context.Context, addrs []string, token, id, role, tenant, dir string) (*cluster.Client, error) {
+func dialAs(ctx context.Context, addrs []string, token, id, role, tenant, dir string) (*cluster.Router, error) {
 	cfg := cluster.JoinConfig{Addrs: addrs, ID: id, Role: role, Tenant: tenant, Dir: dir}
 	if token != "" {
 		var err error
@@ -89,7 +89,15 @@ func dialAs(ctx context.Context, addrs []string, token, id, role, tenant, dir st
 			return nil, err
 		}
 	}
-	return cluster.Connect(ctx, cfg)
+	c, err := cluster.Connect(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	r, err := cluster.Route(ctx, c)
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return r, nil
 }
 
 // nodeID is the id given, the one kept in dir, or a new one, which is kept: a

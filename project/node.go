@@ -28,6 +28,9 @@ type NodeOptions struct {
 	// Authority and Founder: see cluster.Config. Of other roles the authority
 	// gives the token.
 	Authority, Founder string
+	// Shard of the replay store that a replay node founds or belongs to; see
+	// cluster.Config.
+	Shard string
 	// Heartbeat, SnapshotEvery and MinFreeBytes override a replay node's
 	// (cluster.Config); 0 = the default.
 	Heartbeat     time.Duration
@@ -68,6 +71,9 @@ func (o NodeOptions) Validate() error {
 	}
 	if o.Engine != nil && !slices.Contains(o.Roles, cluster.RoleWorker) {
 		errs = append(errs, errors.New("--engine: only workers generate: leave it out, or add --role worker"))
+	}
+	if o.Shard != "" && !slices.Contains(o.Roles, cluster.RoleReplay) {
+		errs = append(errs, fmt.Errorf("--shard: %q: replay nodes are of a shard; workers and learners serve all: leave it out", o.Shard))
 	}
 	if len(o.Join) == 0 && !slices.Contains(o.Roles, cluster.RoleReplay) {
 		errs = append(errs, fmt.Errorf("--join: none given: a %s needs a replay node to join by", strings.Join(o.Roles, " and ")))
@@ -172,7 +178,7 @@ func openReplay(ctx context.Context, o NodeOptions, mx *metrics) (*cluster.Node,
 	cfg.Store.Verify = verifyLog
 	cfg.ID, cfg.Listen, cfg.Join, cfg.Token, cfg.Version, cfg.Logger = o.ID, o.Listen, o.Join, o.Token, o.Version, o.Log
 	cfg.Registerer = mx.registerer()
-	cfg.Advertise, cfg.Authority, cfg.Founder = o.Advertise, o.Authority, o.Founder
+	cfg.Advertise, cfg.Authority, cfg.Founder, cfg.Shard = o.Advertise, o.Authority, o.Founder, o.Shard
 	if o.Heartbeat != 0 {
 		cfg.Heartbeat = o.Heartbeat
 	}

@@ -96,7 +96,7 @@ func (p *prices) yield() time.Duration {
 
 // look counts the distinct prices below own among the living workers. When nobody
 // can say, the rank stays.
-func (p *prices) look(ctx context.Context, c *cluster.Client, own float64, now time.Time) {
+func (p *prices) look(ctx context.Context, c *cluster.Router, own float64, now time.Time) {
 	if own == 0 || now.Sub(p.seen) < 5*time.Second {
 		return
 	}

@@ -19,6 +19,9 @@ type StoreOptions struct {
 	Dir   string // of a run (skein train, quickstart, up) or of a node
 	Join  string // host:port of a replay node
 	Token string // with Join
+	// Shard opens one shard of a running cluster instead of the whole; "" = the
+	// whole.
+	Shard string
 	Log   *slog.Logger
 }
 
@@ -31,7 +34,7 @@ type Store struct {
 	Cluster func(context.Context) (cluster.ClusterStatus, error)
 	// Admin does what only an operator does: takes nodes out, replaces the
 	// join token. nil when the nodes are not running.
-	Admin *cluster.Client
+	Admin *cluster.Router
 }
 
 // Close implements replay.Store.
@@ -40,6 +43,22 @@ func (s *Store) Close() error { return s.close() }
 // OpenStore connects to a running cluster, or opens the stopped run in a
 // folder. A folder whose processes are running is reached through them.
 func OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
+	st, err := openStore(ctx, o)
+	if err != nil || o.Shard == "" {
+		return st, err
+	}
+	if st.Admin == nil {
+		return nil, errors.Join(fmt.Errorf("project: shard %q: the nodes are not running: start them first", o.Shard), st.Close())
+	}
+	c, err := st.Admin.ShardClient(ctx, o.Shard)
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	st.Store, st.Operator, st.Cluster = c, c, c.ClusterStatus
+	return st, nil
+}
+
+func openStore(ctx context.Context, o StoreOptions) (*Store, error) {
 	if o.Join != "" {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()

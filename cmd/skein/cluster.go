@@ -14,12 +14,12 @@ import (
 func newCluster(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
-		Short: "Found a cluster's authority, take nodes out, replace the join token",
+		Short: "Found a cluster's authority, add shards, move runs, replace nodes and the join token",
 		Long: `A cluster is the replay nodes that decide together, and the workers and learners
 that joined them. Nodes come in by the join token (skein node); this command is
 for what an operator does beside that.`,
 	}
-	cmd.AddCommand(newClusterInit(g), newClusterCheck(g), newClusterRemove(g), newClusterRotate(g), newClusterCertificate(g))
+	cmd.AddCommand(newClusterInit(g), newClusterCheck(g), newClusterShards(g), newClusterShard(g), newClusterPlace(g), newClusterReplicas(g), newClusterReplace(g), newClusterRemove(g), newClusterRotate(g), newClusterCertificate(g))
 	return cmd
 }
 
@@ -90,8 +90,8 @@ func newClusterRemove(g *globals) *cobra.Command {
 		Use:   "remove ID",
 		Short: "Take a replay node out for good",
 		Long: `remove takes a replay node out of the group: its vote, its copies and its id are
-gone, the others go on. To replace a node, start the new one first, wait until
-skein status shows it as a voter with nothing missing, then remove the old one.`,
+gone, the others go on. To replace a node, start the new one and use skein
+cluster replace. A node of a further shard is named with --shard.`,
 		Example: `  skein cluster remove replay-2 --join 10.0.0.1:7400 --token-file token`,
 		Args:    oneArg("node id"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -100,7 +100,11 @@ skein status shows it as a voter with nothing missing, then remove the old one.`
 				return err
 			}
 			defer st.Close()
-			if err := st.Admin.RemoveNode(cmd.Context(), args[0]); err != nil {
+			c, err := shardOf(cmd, st, t.shard)
+			if err != nil {
+				return err
+			}
+			if err := c.RemoveNode(cmd.Context(), args[0]); err != nil {
 				return err
 			}
 			return g.result(map[string]string{"removed": args[0]}, func() { fmt.Printf("%s is out\n", args[0]) })
@@ -118,7 +122,8 @@ func newClusterRotate(g *globals) *cobra.Command {
 		Long: `rotate-token makes a new join token, which every running replay node takes over
 within seconds and keeps in its file DIR/replay/token; the old one admits nobody
 any more. Certificates are not touched: they are renewed by themselves after two
-thirds of their 90 days. The new token is printed once: it is a secret.`,
+thirds of their 90 days. The new token is printed once: it is a secret. Every
+further shard gets one of its own, in DIR/replay/token of its nodes.`,
 		Example: `  skein cluster rotate-token --join 10.0.0.1:7400 --token-file token > token.new`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -96,13 +96,14 @@ the part of the machine it is started on, in any order
 	f.StringVar(&fleet, "cluster", "", "cluster file: be the node of it that --id or this machine's name says")
 	f.StringVar(&opt.Authority, "authority", "", "folder made by skein cluster init: on the first start a replay node takes its keys from it, others the token")
 	f.StringVar(&opt.Founder, "founder", "", "with --authority: id of the replay node that makes the cluster when nobody answers at --join")
+	f.StringVar(&opt.Shard, "shard", "", "replay: name of the shard that this node founds, with --authority, beside the cluster's first group (docs/sharding.md)")
 	f.StringVar(&tokenFile, "token-file", "", "file with the cluster's join token")
 	f.StringVar(&opt.Tenant, "tenant", "", "tenant that a worker or learner belongs to (default: the token's); '*' lets a worker serve the runs of all")
 	f.StringVar(&config, "config", "", "configuration of the run that a learner starts")
 	f.StringArrayVar(&sets, "set", nil, "override a key of the configuration: key.path=value (repeatable)")
 	f.StringVar(&engine, "engine", "", "worker: generate by a server, KIND=URL[,key=value…], KIND one of vllm, skein, openai, llamacpp; keys model, capacity, price, adapters, adapters-there, timeout, attempts")
 	f.StringVar(&engineKey, "engine-key-file", "", "file whose first line is the server's API key")
-	for _, name := range []string{"engine", "engine-key-file", "role", "dir", "listen", "advertise", "join", "authority", "founder", "token-file", "tenant", "config", "set", "metrics"} {
+	for _, name := range []string{"engine", "engine-key-file", "role", "dir", "listen", "advertise", "join", "authority", "founder", "shard", "token-file", "tenant", "config", "set", "metrics"} {
 		cmd.MarkFlagsMutuallyExclusive("cluster", name)
 	}
 	return cmd

@@ -15,7 +15,7 @@ import (
 
 // target are the flags that say which run's store a command looks at.
 type target struct {
-	dir, join, tokenFile, run string
+	dir, join, tokenFile, run, shard string
 }
 
 func (t *target) flags(cmd *cobra.Command) {
@@ -23,6 +23,7 @@ func (t *target) flags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&t.join, "join", "", "address of a replay node of a running cluster")
 	cmd.Flags().StringVar(&t.tokenFile, "token-file", "", "file with the cluster's join token")
 	cmd.Flags().StringVar(&t.run, "run", "", "run name (default: the only run there)")
+	cmd.Flags().StringVar(&t.shard, "shard", "", "look at one shard of a running cluster only (default: all)")
 	cmd.MarkFlagsMutuallyExclusive("dir", "join")
 	cmd.MarkFlagsRequiredTogether("join", "token-file")
 }
@@ -49,7 +50,7 @@ func (t *target) connect(ctx context.Context, g *globals) (*project.Store, error
 	if err != nil {
 		return nil, err
 	}
-	return project.OpenStore(ctx, project.StoreOptions{Dir: t.dir, Join: t.join, Token: token, Log: g.logger()})
+	return project.OpenStore(ctx, project.StoreOptions{Dir: t.dir, Join: t.join, Token: token, Shard: t.shard, Log: g.logger()})
 }
 
 // choose is the run that was asked for, or the only one; it exists.
