@@ -50,6 +50,9 @@ type ClusterNode struct {
 	// Shard of a replay node; "" = the first group, the root. Further shards are
 	// registered once with skein cluster shard add.
 	Shard string `yaml:"shard"`
+	// Engine and EngineKeyFile are --engine and --engine-key-file of a worker.
+	Engine        string `yaml:"engine"`
+	EngineKeyFile string `yaml:"engine_key_file"`
 }
 
 // Defaults of a cluster file.
@@ -136,6 +139,9 @@ func (f ClusterFile) validate() error {
 			} else if !slices.Contains(n.Roles, cluster.RoleReplay) {
 				bad(at+".shard", "%q: replay nodes are of a shard, %s is none", n.Shard, n.ID)
 			}
+		}
+		if n.Engine != "" && !slices.Contains(n.Roles, cluster.RoleWorker) {
+			bad(at+".engine", "%q: only workers generate, %s is none: move it to one", n.Engine, n.ID)
 		}
 		if !slices.Contains(n.Roles, cluster.RoleReplay) {
 			continue

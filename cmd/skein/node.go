@@ -54,7 +54,7 @@ the part of the machine it is started on, in any order
 				if err != nil {
 					return err
 				}
-				opt, config, sets = o, n.Config, n.Set
+				opt, config, sets, engine, engineKey = o, n.Config, n.Set, n.Engine, n.EngineKeyFile
 			}
 			if config != "" {
 				cfg, notes, err := project.Load(config, sets)
@@ -67,10 +67,8 @@ the part of the machine it is started on, in any order
 			if opt.Dir == "" {
 				return fmt.Errorf("--dir: \"\": name a folder for the node's data, keys and logs")
 			}
-			if fleet == "" {
-				if opt.Engine, err = project.ReadEngine(engine, engineKey, opt.Dir); err != nil {
-					return err
-				}
+			if opt.Engine, err = project.ReadEngine(engine, engineKey, opt.Dir); err != nil {
+				return err
 			}
 			opt.Log, opt.Version = g.logger(), version()
 			if !g.verbose {

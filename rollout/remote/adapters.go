@@ -86,7 +86,7 @@ func (p completions) load(ctx context.Context, t target, base *model.Model) (tar
 		return t, nil
 	}
 	if loadErr != nil {
-		return t, loadErr
+		return t, errors.Join(loadErr, os.RemoveAll(filepath.Join(p.s.cfg.Adapters, t.name)))
 	}
 	return t, fmt.Errorf("%w: adapter %s was loaded, it says, and is not listed by /v1/models", ErrAnswer, t.name)
 }

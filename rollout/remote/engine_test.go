@@ -179,7 +179,7 @@ func TestCapacity(t *testing.T) {
 			}
 		})
 	}
-	require.Eventually(t, func() bool { return e.Stats().Active == 12 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.running == 3 }, 5*time.Second, time.Millisecond)
 	// One that waits for a place leaves with its context.
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("drained"))

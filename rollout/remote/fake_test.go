@@ -304,6 +304,7 @@ func (f *fakeServer) engine(t *testing.T, m *model.Model, change func(*Config)) 
 	s, err := Open(context.Background(), c, m)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
+	s.pause = 2 * time.Millisecond
 	e, err := s.ForRun(context.Background(), "demo", m, 256, kind == VLLM)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })

@@ -137,11 +137,11 @@ func TestAdapterFaults(t *testing.T) {
 	m := testModel(t)
 	f := newFake(t, false)
 	e := f.engine(t, m, func(c *Config) { c.AdapterTimeout = 300 * time.Millisecond })
-	load := func(answer func(w http.ResponseWriter)) {
+	load := func(answer func(http.ResponseWriter, *http.Request)) {
 		f.set(func() {
 			f.fault = func(_ int, w http.ResponseWriter, r *http.Request) bool {
 				if r.URL.Path == "/v1/load_lora_adapter" {
-					answer(w)
+					answer(w, r)
 					return true
 				}
 				return false
@@ -149,11 +149,11 @@ func TestAdapterFaults(t *testing.T) {
 		})
 	}
 	a := testAdapter(t, m, 0.1)
-	load(func(w http.ResponseWriter) { refuse(w, 400, "rank 2 is greater than max_lora_rank") })
+	load(func(w http.ResponseWriter, _ *http.Request) { refuse(w, 400, "rank 2 is greater than max_lora_rank") })
 	require.ErrorContains(t, e.SetPolicy(1, a), "max_lora_rank")
-	load(func(http.ResponseWriter) {})
+	load(func(http.ResponseWriter, *http.Request) {})
 	require.ErrorContains(t, e.SetPolicy(1, a), "is not listed")
-	load(func(http.ResponseWriter) { time.Sleep(400 * time.Millisecond) })
+	load(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	require.ErrorContains(t, e.SetPolicy(1, a), "was not loaded within 300ms")
 	require.EqualValues(t, 0, e.Version(), "the old policy stays")
 	g, err := e.Generate(t.Context(), ask(1))

@@ -47,7 +47,7 @@ func (r *Refusal) again() bool {
 // growing pauses, while that can help: when the server cannot be reached, breaks
 // off or is overloaded. Not when ctx ends.
 func (s *Server) call(ctx context.Context, path string, in, out any) error {
-	pause := firstPause
+	pause := s.pause
 	for attempt := 1; ; attempt++ {
 		err := s.once(ctx, path, in, out)
 		if err == nil || ctx.Err() != nil {

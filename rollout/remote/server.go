@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/skein-rl/skein/model"
 	"github.com/skein-rl/skein/rollout"
@@ -36,6 +37,7 @@ type Server struct {
 	facts   facts
 	vocab   int
 	slots   chan struct{}
+	pause   time.Duration // before the first repetition
 	retried atomic.Uint64
 }
 
@@ -91,7 +93,7 @@ func Open(ctx context.Context, cfg Config, base *model.Model) (*Server, error) {
 	transport.MaxConnsPerHost = 0
 	// A redirect would resend the key and the prompt somewhere else.
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	s := &Server{cfg: cfg, http: client, vocab: base.Config.VocabSize, slots: make(chan struct{}, cfg.Capacity)}
+	s := &Server{cfg: cfg, http: client, vocab: base.Config.VocabSize, slots: make(chan struct{}, cfg.Capacity), pause: firstPause}
 	if cfg.Kind == LlamaCPP {
 		s.proto = llamaCPP{s}
 	} else {

@@ -3,6 +3,7 @@ package openai
 import (
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +18,11 @@ import (
 // the same logprobs.
 func TestEngineOverTheWire(t *testing.T) {
 	root := t.TempDir()
-	s := serveTiny(t, root)
+	here, err := filepath.Abs(".")
+	require.NoError(t, err)
+	relative, err := filepath.Rel(here, root) // the worker names whole paths
+	require.NoError(t, err)
+	s := serveTiny(t, relative)
 	cfg := remote.DefaultConfig()
 	cfg.Kind, cfg.URL, cfg.Adapters = remote.Skein, s.URL, root
 	server, err := remote.Open(t.Context(), cfg, s.m)

@@ -155,6 +155,9 @@ func (h *Handler) mayLoad() error {
 // inside resolves a path below AdapterRoot, links included.
 func (h *Handler) inside(path string) (string, error) {
 	root, err := filepath.EvalSymlinks(h.cfg.AdapterRoot)
+	if err == nil {
+		root, err = filepath.Abs(root)
+	}
 	if err != nil {
 		return "", fmt.Errorf("adapter root: %w", err)
 	}
