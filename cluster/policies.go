@@ -250,7 +250,7 @@ func (s *Policies) fetch(ctx context.Context, p replay.Policy, b *incoming) (dat
 		if err = s.pull(ctx, b, from, at); err == nil {
 			if err = b.verify(); err == nil {
 				s.count(func(c *PolicyStats) { c.FromWorkers++ })
-				s.tell(ctx, p)
+				s.tell(home, p)
 				return b.data, nil
 			}
 		}
@@ -270,7 +270,7 @@ func (s *Policies) fetch(ctx context.Context, p replay.Policy, b *incoming) (dat
 		}
 		if err == nil {
 			s.count(func(c *PolicyStats) { c.FromReplay++ })
-			s.tell(ctx, p)
+			s.tell(home, p)
 			return b.data, nil
 		}
 		if whole || !errors.Is(err, replay.ErrInvalid) {
@@ -293,17 +293,14 @@ func (s *Policies) renew(b *incoming, why error) *incoming {
 	return n
 }
 
-// tell lets the leader know that the adapter is here. It is only a hint.
-func (s *Policies) tell(ctx context.Context, p replay.Policy) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	home, err := s.where(ctx, p.Run)
-	if err == nil {
-		_, _, err = home.policySource(ctx, p, s.addr, true, "")
-	}
-	if err != nil {
-		s.log.Debug("policy held", "run", p.Run, "policy_version", p.Version, "err", err)
-	}
+// tell lets the leader know that the adapter is here. It is only a hint, and the
+// policy need not wait for it.
+func (s *Policies) tell(home *Client, p replay.Policy) {
+	home.tasks.run(func() {
+		if _, _, err := home.policySource(home.ctx, p, s.addr, true, ""); err != nil {
+			s.log.Debug("policy held", "run", p.Run, "policy_version", p.Version, "err", err)
+		}
+	})
 }
 
 // fell counts why a fetch goes on elsewhere.

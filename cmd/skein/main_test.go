@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -132,19 +133,23 @@ func TestInterruptedRunResumesWithTheSameNumbers(t *testing.T) {
 
 func TestUpSurvivesKillingEveryProcess(t *testing.T) {
 	dir := t.TempDir()
-	cmd := skein(t, 8*time.Minute, "up", "--config", "../../recipes/demo-tiny.yaml", "--dir", dir, "--json",
+	cmd := skein(t, 8*time.Minute, "up", "--config", "../../recipes/demo-tiny.yaml", "--dir", dir, "--json", "--workers", "3", "--learners", "2",
 		"--set", "training.groups_per_step=4", "--set", "training.max_steps=24", "--set", "eval.every=0", "--set", "eval.tasks=16")
 	var stdout, stderr lockedBuffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	require.NoError(t, cmd.Start())
 	defer func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() }()
-	for i, victim := range []string{"worker-0", "learner-0", "replay-0", "worker-1", "replay-1", "learner-0", "replay-2"} {
+	for i, victim := range []string{"worker-0", "learner-0", "replay-0", "worker-1", "replay-1", "learner-1", "replay-2", "learner-0"} {
 		// Wait for progress after the fault before the next one: each must be
 		// survived, not only their sum.
 		step := 1 + 3*i
 		require.Eventually(t, func() bool { return strings.Contains(stderr.String(), stepLine(step)) }, 90*time.Second, 20*time.Millisecond,
 			"no step %d before killing %s:\n%s", step, victim, stderr.String())
 		require.NoError(t, syscall.Kill(childPID(t, cmd.Process.Pid, victim), syscall.SIGKILL))
+		if i == 1 { // the third worker has its policies from the others
+			passed := regexp.MustCompile(`"policies_from_workers":[1-9]`)
+			require.Eventually(t, func() bool { return passed.MatchString(output(t, time.Minute, "status", "--dir", dir, "--json")) }, 30*time.Second, 100*time.Millisecond)
+		}
 	}
 	require.NoError(t, cmd.Wait(), stderr.String())
 	var s project.Summary

@@ -83,7 +83,7 @@ the part of the machine it is started on, in any order
 	f := cmd.Flags()
 	f.StringSliceVar(&opt.Roles, "role", nil, "roles of this node: replay, worker, learner (required)")
 	f.StringVar(&opt.Dir, "dir", "", "folder for the node's data, keys and logs (required)")
-	f.StringVar(&opt.Listen, "listen", "", "address to serve on: a replay node's (default: that of the last start; at first a free port of 127.0.0.1), or a learner's for other learners (default: a free port)")
+	f.StringVar(&opt.Listen, "listen", "", "address to serve on: a replay node's (default: that of the last start; at first a free port of 127.0.0.1), or a learner's for other learners, a worker's for other workers (default: a free port)")
 	f.StringVar(&opt.Advertise, "advertise", "", "address that others reach a replay node at, HOST:PORT (default: the one it listens on; needs --listen)")
 	f.DurationVar(&opt.Heartbeat, "heartbeat", 0, "replay: how long a silent leader is waited for (default 2s)")
 	f.Uint64Var(&opt.SnapshotEvery, "snapshot-every", 0, "replay: raft entries between snapshots (default 4096)")
