@@ -59,7 +59,7 @@ func joinAs(ctx context.Context, o NodeOptions, role string, addrs []string) (*m
 	m := &member{opt: o, name: id, kind: role, client: client, lock: lock, began: time.Now()}
 	m.duty.Store(&duty{})
 	listen := o.Listen
-	if o.Roles[0] != role || slices.Contains(o.Roles, cluster.RoleReplay) {
+	if len(o.Roles) > 0 && o.Roles[0] != role || slices.Contains(o.Roles, cluster.RoleReplay) {
 		listen = "" // is the replay node's, or the first role's
 	}
 	switch role {
