@@ -253,6 +253,14 @@ func (n *Node) removeNode(ctx context.Context, id string) error {
 	if err := n.mustLead(); err != nil {
 		return err
 	}
+	if voters, _ := n.servers(); id == n.id && len(voters) > 1 {
+		// Who removes a node remembers that it did. A node that removed itself and
+		// stopped would take that along, and the others would let it in again.
+		if err := n.raft.LeadershipTransfer().Error(); err != nil {
+			return fmt.Errorf("cluster: node %s is to be removed and finds no other leader: %w: %w", id, replay.ErrUnavailable, err)
+		}
+		return &notLeaderError{node: n.id}
+	}
 	n.members.Lock()
 	defer n.members.Unlock()
 	if member, _ := n.isMember(id); !member {

@@ -129,8 +129,11 @@ func (c *Client) ReplaceNode(ctx context.Context, old, fresh string, waiting fun
 	last := ""
 	for b := (backoffTimer{}); ; {
 		st, err := c.ClusterStatus(ctx)
+		if err != nil && ctx.Err() != nil && last != "" {
+			err = fmt.Errorf("%s: %w", last, err)
+		}
 		if err != nil {
-			return err
+			return fmt.Errorf("replace node %s by %s: %w", old, fresh, err)
 		}
 		why, err := st.mayReplace(old, fresh)
 		if err != nil {
