@@ -74,7 +74,7 @@ func sampled(t *testing.T, st replay.Store, run string) map[string]string {
 // worker runs a worker process's loop in this one until the test ends.
 func worker(t *testing.T, node *cluster.Node, name, tenant string, log *slog.Logger) (stop func() error) {
 	t.Helper()
-	o := NodeOptions{Dir: t.TempDir(), Token: node.Identity().Token().Reveal(), Tenant: tenant, Log: log, ID: name}
+	o := NodeOptions{Roles: []string{cluster.RoleWorker}, Dir: t.TempDir(), Token: node.Identity().Token().Reveal(), Tenant: tenant, Log: log, ID: name}
 	m, err := joinAs(t.Context(), o, cluster.RoleWorker, []string{node.Addr()})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -210,7 +210,7 @@ func TestAWorkerWithOneHopelessRunEnds(t *testing.T) {
 	node := testNode(t)
 	spec := replay.RunSpec{Run: "r", Config: []byte("run: ["), GroupSize: 1, GroupsPerStep: 1, TicketTTL: time.Minute, MaxAttempts: 1}
 	require.NoError(t, node.Store().CreateRun(t.Context(), spec))
-	m, err := joinAs(t.Context(), NodeOptions{Dir: t.TempDir(), Token: node.Identity().Token().Reveal(), Log: slog.New(slog.DiscardHandler), ID: "w"}, cluster.RoleWorker, []string{node.Addr()})
+	m, err := joinAs(t.Context(), NodeOptions{Roles: []string{cluster.RoleWorker}, Dir: t.TempDir(), Token: node.Identity().Token().Reveal(), Log: slog.New(slog.DiscardHandler), ID: "w"}, cluster.RoleWorker, []string{node.Addr()})
 	require.NoError(t, err)
 	defer m.Close()
 	require.ErrorContains(t, m.workForever(t.Context()), "configuration of run r")

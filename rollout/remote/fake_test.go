@@ -167,11 +167,13 @@ func (f *fakeServer) lora(w http.ResponseWriter, body []byte, unload bool) {
 }
 
 func (f *fakeServer) complete(w http.ResponseWriter, r *http.Request, body []byte) {
-	f.set(func() { f.running++; f.most = max(f.most, f.running) })
+	var hold chan struct{}
+	var change func(map[string]any)
+	f.set(func() { f.running++; f.most = max(f.most, f.running); hold, change = f.hold, f.change })
 	defer f.set(func() { f.running-- })
-	if f.hold != nil {
+	if hold != nil {
 		select {
-		case <-f.hold:
+		case <-hold:
 		case <-r.Context().Done():
 			return
 		}
@@ -197,7 +199,7 @@ func (f *fakeServer) complete(w http.ResponseWriter, r *http.Request, body []byt
 	prompt, n, topK, stop, name := v.Prompt, v.MaxTokens, v.TopK, v.StopTokenIDs, v.Model
 	if f.llama {
 		prompt, n, topK, stop, name = l.Prompt, l.Predict, l.TopK, []int32{fakeStop}, fmt.Sprint(l.LoRA)
-	} else if f.set(func() {}); name != "base" {
+	} else if name != "base" {
 		f.mu.Lock()
 		_, ok := f.adapters[name]
 		f.mu.Unlock()
@@ -231,8 +233,8 @@ func (f *fakeServer) complete(w http.ResponseWriter, r *http.Request, body []byt
 	if f.llama {
 		out = f.llamaAnswer(prompt, ids, lps, finish, l.PostProbs)
 	}
-	if f.change != nil {
-		f.change(out)
+	if change != nil {
+		change(out)
 	}
 	f.answer(w, out)
 }
