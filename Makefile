@@ -131,6 +131,12 @@ bench-replay: peers-replay ## the replay store against Redis, Reverb and Ray, in
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-replay ./bench/replay
 	$(BENCH_RUN) bin/bench-replay -redis "$$(command -v redis-server)" -python $(abspath $(PEERS)/replay/bin/python) $(if $(ONLY),-only $(ONLY))
 
+# ONLY=async,dispatch runs parts: async overlap inflight oversample dispatch scaling sim
+bench-cluster: $(PEERS)/replay/.done ## asynchronous training, dispatch against Ray, scaling and the simulated fold, into bench/results/cluster.jsonl
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/bench-cluster ./bench/cluster
+	$(BENCH_RUN) bin/bench-cluster -python $(abspath $(PEERS)/replay/bin/python) $(if $(ONLY),-only $(ONLY))
+
 demo: build $(if $(filter smollm2-135m,$(MODEL)),$(PJRT) $(CACHE)/smollm2/model.gguf $(CACHE)/bfcl/.done) ## the main job: a local cluster trains a model on tool calls
 	@rm -rf $(if $(RESUME),,$(DEMO))
 	PJRT_PLUGIN_LIBRARY_PATH=$(abspath $(dir $(PJRT))) bin/skein up --config recipes/demo-$(MODEL).yaml --dir $(DEMO)

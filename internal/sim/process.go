@@ -64,8 +64,9 @@ type call struct {
 // attempt is one arrival of a call at a leader.
 type attempt struct {
 	*call
-	retry bool
-	term  uint64
+	retry  bool
+	term   uint64
+	parked bool // it waits at the leader
 }
 
 // ask sends a call; done is called once in this life.

@@ -73,10 +73,14 @@ func (s *store) park(a *attempt) {
 		return
 	}
 	list := a.parks(a.from.run)
+	for len(*list) > 0 && !(*list)[0].parked { // those whose time was over
+		*list = (*list)[1:]
+	}
+	a.parked = true
 	*list = append(*list, a)
 	s.w.after(a.wait-s.w.now, func() {
-		if i := slices.Index(*list, a); i >= 0 {
-			*list = slices.Delete(*list, i, i+1)
+		if a.parked {
+			a.parked = false
 			a.reply(replay.Result{}, nil)
 		}
 	})
@@ -172,7 +176,10 @@ func (s *store) wake() {
 		for _, a := range waiting {
 			s.again(&r.leases, 0, a)
 		}
-		for i, n := 0, 0; i < len(r.takes) && n < looked; n++ {
+		for i, n := 0, 0; i < len(r.takes) && n < looked; {
+			if r.takes[i].parked {
+				n++
+			}
 			if s.again(&r.takes, i, r.takes[i]) {
 				continue
 			}
@@ -187,16 +194,21 @@ func (s *store) wake() {
 // again proposes for one that waits, and says whether it waits no more.
 func (s *store) again(list *[]*attempt, from int, a *attempt) bool {
 	ok, err := true, error(nil)
-	if !a.over {
+	if a.parked && !a.over {
 		ok, err = a.ready(s.kv, s.clock())
 	}
 	if err == nil && !ok {
 		return false
 	}
-	i := from + slices.Index((*list)[from:], a)
-	*list = slices.Delete(*list, i, i+1)
+	if i := from + slices.Index((*list)[from:], a); i == 0 {
+		*list = (*list)[1:]
+	} else {
+		*list = slices.Delete(*list, i, i+1)
+	}
+	waited := a.parked && !a.over
+	a.parked = false
 	switch {
-	case a.over:
+	case !waited:
 	case err != nil:
 		a.reply(replay.Result{}, err)
 	default:
@@ -229,7 +241,10 @@ func (s *store) change() {
 	for _, r := range s.w.runs {
 		for _, list := range []*[]*attempt{&r.takes, &r.leases} {
 			for _, a := range *list {
-				a.reply(replay.Result{}, replay.ErrUnavailable)
+				if a.parked {
+					a.parked = false
+					a.reply(replay.Result{}, replay.ErrUnavailable)
+				}
 			}
 			*list = nil
 		}
