@@ -21,7 +21,7 @@ func (s *nodeStore) Tail(ctx context.Context, q replay.TailRequest) (out []repla
 	if err := s.n.view(ctx, func(replay.Reader) error { return nil }); err != nil {
 		return nil, err
 	}
-	err = s.n.poll(ctx, q.Wait, func(context.Context) (bool, error) {
+	err = s.n.pollRun(ctx, q.Run, q.Wait, func(context.Context) (bool, error) {
 		err := s.n.store.View(func(kv replay.Reader) (err error) {
 			out, err = replay.Tail(kv, q)
 			return err

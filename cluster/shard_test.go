@@ -181,6 +181,14 @@ func TestMoveRun(t *testing.T) {
 	before, err := w.Status(ctx, "r")
 	require.NoError(t, err)
 
+	polled := make(chan error, 1) // a wait that begins before the move ends after it
+	go func() {
+		p, err := w.WaitPolicy(ctx, "r", 1, patience/2)
+		if err == nil && p.Version != 2 {
+			err = fmt.Errorf("policy version %d, not 2", p.Version)
+		}
+		polled <- err
+	}()
 	p, err := r.Place(ctx, "r", "b", nil)
 	require.NoError(t, err)
 	require.Equal(t, "b", p.Shard)
@@ -233,6 +241,17 @@ func TestMoveRun(t *testing.T) {
 	require.Equal(t, []string{replay.RootShard}, s.at("r"))
 	require.NoError(t, w.Extend(ctx, "r", lease.ID, time.Minute))
 	require.NoError(t, w.Release(ctx, "r", lease.ID, ""))
+	lease, err = w.Lease(ctx, replay.LeaseRequest{Run: "r", Holder: "l", Groups: 1, LearnerVersion: 1, TTL: time.Minute})
+	require.NoError(t, err)
+	second := replay.StepRecord{Run: "r", Step: 2, Version: 2, Lease: lease.ID, PrevCheckpoint: first.Checkpoint, Groups: []string{tks[0].Group}}
+	for _, it := range lease.Groups[0].Items {
+		second.LogIDs = append(second.LogIDs, it.LogID)
+	}
+	second.Checkpoint, err = r.PutBlob(ctx, []byte("checkpoint 2"))
+	require.NoError(t, err)
+	second.Adapter = first.Adapter
+	require.NoError(t, w.Commit(ctx, second))
+	require.NoError(t, <-polled)
 	_, err = direct.Status(ctx, "r")
 	require.NoError(t, err)
 

@@ -81,7 +81,7 @@ func (s *nodeStore) TakeTickets(ctx context.Context, run, worker string, serves 
 // retry, whose first try may have taken tickets that did not arrive: those a
 // worker gets however old its policy is by now.
 func (n *Node) takeTickets(ctx context.Context, cmd replay.TakeTicketsCmd, serves uint64, wait time.Duration, retry bool) (out []replay.Ticket, err error) {
-	err = n.poll(ctx, wait, func(ctx context.Context) (bool, error) {
+	err = n.pollRun(ctx, cmd.Run, wait, func(ctx context.Context) (bool, error) {
 		some := retry
 		if !some {
 			err := n.store.View(func(kv replay.Reader) (err error) {
@@ -104,6 +104,24 @@ func (n *Node) takeTickets(ctx context.Context, cmd replay.TakeTicketsCmd, serve
 		return len(out) > 0, err
 	})
 	return out, err
+}
+
+// pollRun is poll for what a run has: a run that leaves for another shard meanwhile
+// ends it with replay.ErrMoved, whatever try sees of what is left.
+func (n *Node) pollRun(ctx context.Context, run string, wait time.Duration, try func(context.Context) (done bool, err error)) error {
+	err := n.poll(ctx, wait, func(ctx context.Context) (bool, error) {
+		if err := n.awayFrom(run); err != nil {
+			return false, err
+		}
+		return try(ctx)
+	})
+	if err == nil {
+		return nil
+	}
+	if away := n.awayFrom(run); errors.Is(away, replay.ErrMoved) {
+		return away
+	}
+	return err
 }
 
 // poll calls try now and after every change until it is done or wait is over.
@@ -187,7 +205,7 @@ func (s *nodeStore) Scan(ctx context.Context, run, table, cursor string, limit i
 func (s *nodeStore) Lease(ctx context.Context, req replay.LeaseRequest) (lease *replay.Lease, err error) {
 	n, first := s.n, true // the first try also reports what is wrong with the request
 	blocked := ""
-	err = n.poll(ctx, req.Wait, func(ctx context.Context) (bool, error) {
+	err = n.pollRun(ctx, req.Run, req.Wait, func(ctx context.Context) (bool, error) {
 		ready := first
 		if first = false; !ready {
 			err := n.store.View(func(kv replay.Reader) (err error) {
@@ -252,7 +270,7 @@ func (s *nodeStore) Latest(ctx context.Context, run string) (replay.Policy, erro
 
 // WaitPolicy implements replay.Store.
 func (s *nodeStore) WaitPolicy(ctx context.Context, run string, after uint64, wait time.Duration) (replay.Policy, error) {
-	err := s.n.poll(ctx, wait, func(context.Context) (newer bool, err error) {
+	err := s.n.pollRun(ctx, run, wait, func(context.Context) (newer bool, err error) {
 		err = s.n.store.View(func(kv replay.Reader) error {
 			p, err := replay.Latest(kv, run)
 			newer = p.Version > after
@@ -264,6 +282,9 @@ func (s *nodeStore) WaitPolicy(ctx context.Context, run string, after uint64, wa
 		return replay.Policy{}, err
 	}
 	return query(ctx, s.n, func(kv replay.Reader) (replay.Policy, error) {
+		if err := replay.Elsewhere(kv, run); err != nil {
+			return replay.Policy{}, err
+		}
 		p, err := replay.Latest(kv, run)
 		if err != nil || p.Version <= after {
 			return p, err
