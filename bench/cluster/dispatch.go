@@ -264,7 +264,7 @@ func newShelf(groups int) (shelf, error) {
 
 // work takes tickets and appends the log of each of their members.
 func work(ctx context.Context, st replay.Store, worker string, logs shelf) (tickets int, err error) {
-	taken, err := st.TakeTickets(ctx, runName, worker, dispatchTickets, time.Second)
+	taken, err := st.TakeTickets(ctx, runName, worker, replay.AnyVersion, dispatchTickets, time.Second)
 	if err != nil {
 		return 0, err
 	}
