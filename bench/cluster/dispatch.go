@@ -176,7 +176,7 @@ func dispatchPart(ctx context.Context, s *session) (err error) {
 				rows[i].theirs, rows[i].form = rate, form
 			}
 		}
-		say("run %d dispatch: %.0f rollouts/s (%.0f tickets/s); ray %.0f; load %.1f", r+1, n*dispatchGroup, n, a.Forms, bench.LoadAverage())
+		say("run %d dispatch: %.0f rollouts/s (%.0f tickets/s); ray %v; load %.1f", r+1, n*dispatchGroup, n, a.Forms, bench.LoadAverage())
 	}
 	for _, row := range rows {
 		if err := s.log.Add(bench.Row{
