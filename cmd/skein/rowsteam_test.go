@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/skein-rl/skein/cluster"
+	"github.com/skein-rl/skein/project"
 )
 
 // A training on files that learners of a cluster help makes the adapter that one
@@ -55,6 +58,22 @@ func TestLearnersHelpATrainingOnFiles(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return strings.Count(logs.String(), "ready to help") == 2
 	}, time.Minute, pollEvery, logs.String())
+	// The leader knows of them by their heartbeats, and the training is short.
+	token, err := os.ReadFile(join[3])
+	require.NoError(t, err)
+	st, err := project.OpenStore(t.Context(), project.StoreOptions{Join: addr, Token: strings.TrimSpace(string(token)), Log: (&globals{}).logger()})
+	require.NoError(t, err)
+	defer st.Close()
+	require.Eventually(t, func() bool {
+		cs, err := st.Cluster(t.Context())
+		known := 0
+		for _, n := range cs.Nodes {
+			if n.Role == cluster.RoleLearner && n.Run != "" {
+				known++
+			}
+		}
+		return err == nil && known == 2
+	}, time.Minute, pollEvery)
 
 	shared := filepath.Join(dir, "shared")
 	cmd := skein(t, 3*time.Minute, slices.Concat([]string{"train", "sft", "--dir", shared}, join, config)...)
