@@ -132,7 +132,7 @@ func (n *Node) mustLead() error {
 // await waits for raft's answer or for ctx. After ctx the outcome is unknown.
 func (n *Node) await(ctx context.Context, f raft.Future) error {
 	done := make(chan error, 1)
-	if !n.tasks.run(func() { done <- f.Error() }) {
+	if !n.asked.run(func() { done <- f.Error() }) {
 		return fmt.Errorf("cluster: node %s is closing: %w", n.id, replay.ErrUnavailable)
 	}
 	select {

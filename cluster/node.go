@@ -67,6 +67,7 @@ type Node struct {
 	opened  chan struct{} // closed when raft is set
 	failed  chan struct{} // closed by leave
 	tasks   tracker
+	asked   tracker // waiting for raft's answers
 	closed  sync.Once
 	member  bool  // fileMember is written
 	crashed bool  // a test ends it without ceremony
@@ -276,7 +277,10 @@ func (n *Node) Close() error {
 	return n.err
 }
 
-const closeWait = 10 * time.Second
+const (
+	closeWait = 10 * time.Second
+	askedWait = time.Second
+)
 
 func (n *Node) close() error {
 	if n.raft != nil && !n.crashed && n.raft.State() == raft.Leader {
@@ -290,6 +294,9 @@ func (n *Node) close() error {
 	if n.server != nil && !waitFor(closeWait, n.server.Stop) {
 		errs = append(errs, fmt.Errorf("cluster: node %s: calls did not end within %s (stalled disk?)", n.id, closeWait))
 	}
+	// raft 1.7.3 does not answer what is in its queue when it stops; while it
+	// runs the queue is empty in no time, and what it has taken up it answers.
+	waitFor(askedWait, n.asked.close)
 	if n.stream != nil {
 		errs = append(errs, n.stream.Close())
 	}
@@ -307,6 +314,9 @@ func (n *Node) close() error {
 	}
 	errs = append(errs, n.peers.close())
 	n.tasks.close()
+	if !waitFor(closeWait, n.asked.close) {
+		errs = append(errs, fmt.Errorf("cluster: node %s: raft left questions without an answer", n.id))
+	}
 	if n.stream != nil {
 		n.stream.wait()
 	}

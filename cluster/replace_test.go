@@ -21,7 +21,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 	require.NoError(t, cl.CreateRun(ctx, testSpec("r")))
 	st, err := cl.ClusterStatus(ctx)
 	require.NoError(t, err)
-	why, err := st.mayReplace("n0", "n3")
+	why, err := st.mayReplace("n0", "n3", st.Commit)
 	require.NoError(t, err)
 	require.Contains(t, why, "has not joined")
 	var wg sync.WaitGroup

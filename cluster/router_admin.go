@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/skein-rl/skein/replay"
 )
@@ -127,6 +128,7 @@ func (r *Router) RotateToken(ctx context.Context) (Token, error) {
 // ctx ends, and is told what for. Both are of the group of this client.
 func (c *Client) ReplaceNode(ctx context.Context, old, fresh string, waiting func(string)) error {
 	last := ""
+	var begun uint64 // what was committed when the newcomer was first seen
 	for b := (backoffTimer{}); ; {
 		st, err := c.ClusterStatus(ctx)
 		if err != nil && ctx.Err() != nil && last != "" {
@@ -135,7 +137,10 @@ func (c *Client) ReplaceNode(ctx context.Context, old, fresh string, waiting fun
 		if err != nil {
 			return fmt.Errorf("replace node %s by %s: %w", old, fresh, err)
 		}
-		why, err := st.mayReplace(old, fresh)
+		if begun == 0 && slices.ContainsFunc(st.Nodes, func(n NodeStatus) bool { return n.Role == RoleReplay && n.ID == fresh }) {
+			begun = st.Commit
+		}
+		why, err := st.mayReplace(old, fresh, begun)
 		if err != nil {
 			return err
 		}
@@ -152,8 +157,10 @@ func (c *Client) ReplaceNode(ctx context.Context, old, fresh string, waiting fun
 	}
 }
 
-// mayReplace says what a replacement waits for; "" = for nothing.
-func (s ClusterStatus) mayReplace(old, fresh string) (why string, err error) {
+// mayReplace says what a replacement waits for; "" = for nothing. The newcomer
+// must hold what was committed at begun: under load it is always a little behind
+// what is committed now, as every follower is.
+func (s ClusterStatus) mayReplace(old, fresh string, begun uint64) (why string, err error) {
 	var o, f *NodeStatus
 	for i := range s.Nodes {
 		switch n := &s.Nodes[i]; {
@@ -181,8 +188,8 @@ func (s ClusterStatus) mayReplace(old, fresh string) (why string, err error) {
 		return fmt.Sprintf("node %s does not answer", fresh), nil
 	case f.Missing > 0:
 		return fmt.Sprintf("node %s lacks %d logs", fresh, f.Missing), nil
-	case f.Applied+16 < s.Commit:
-		return fmt.Sprintf("node %s has applied %d of %d entries", fresh, f.Applied, s.Commit), nil
+	case f.Applied < begun:
+		return fmt.Sprintf("node %s has applied %d of %d entries", fresh, f.Applied, begun), nil
 	case !f.Voter && voters < maxVoters:
 		return fmt.Sprintf("node %s does not vote yet", fresh), nil
 	}
