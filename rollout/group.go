@@ -76,8 +76,9 @@ func (w *Worker) group(ctx context.Context, t replay.Ticket, spec replay.RunSpec
 				closed, err = w.append(log, keep)
 			}
 			switch {
-			case closed:
+			case err == nil && closed:
 				close(errClosed)
+			case err == nil:
 			case errors.Is(context.Cause(wanted), errClosed): // nobody misses it
 				w.count(func(h *Heartbeat) { h.Abandoned++ })
 			case err != nil:
