@@ -230,7 +230,7 @@ func TestPoliciesFallBack(t *testing.T) {
 		{"refuses", fellRefused, func(*pb.GetBlobRequest, pb.Policies_GetServer) error { return toStatus(ErrDenied) }, false},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			c.nodes[0].policies = newPolicyForest()
+			c.nodes[0].policies.forgetAll()
 			for range policyRoots {
 				c.nodes[0].policies.source(policyKey{"", p.Adapter}, fmt.Sprint("root", i), "", "", time.Now(), nobody)
 			}
@@ -255,7 +255,7 @@ func TestPoliciesFallBack(t *testing.T) {
 		})
 	}
 	t.Run("is gone", func(t *testing.T) {
-		c.nodes[0].policies = newPolicyForest()
+		c.nodes[0].policies.forgetAll()
 		for range policyRoots {
 			c.nodes[0].policies.source(policyKey{"", p.Adapter}, "root", "", "", time.Now(), nobody)
 		}
@@ -359,4 +359,11 @@ func TestStaleWorkersGetNoWork(t *testing.T) {
 	b, err := pb.NewReplayClient(l).TakeTickets(testCtx(t), req)
 	require.NoError(t, err)
 	require.Equal(t, a.GetTickets()[0].GetGroup(), b.GetTickets()[0].GetGroup())
+}
+
+// forgetAll empties the forest of a node that serves.
+func (f *policyForest) forgetAll() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trees, f.order = make(map[policyKey]*policyTree), nil
 }
