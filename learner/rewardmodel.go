@@ -17,6 +17,7 @@ type RewardModel struct {
 	params []float32
 	budget int
 	turn   chan struct{} // held by who computes
+	closed sync.Once
 
 	mu      sync.Mutex
 	waiting []*scoring
@@ -136,5 +137,12 @@ func (r *RewardModel) compute(ctx context.Context, calls []*scoring) (err error)
 	return nil
 }
 
-// Close frees the trainer; no call may be running.
-func (r *RewardModel) Close() error { return r.tr.Close() }
+// Close frees the trainer. A call that its caller has given up may still compute:
+// Close waits for it, and keeps the turn, so that none begins after it.
+func (r *RewardModel) Close() (err error) {
+	r.closed.Do(func() {
+		r.turn <- struct{}{}
+		err = r.tr.Close()
+	})
+	return err
+}

@@ -115,9 +115,10 @@ func (p *parts) prepareLocal(ctx context.Context, st replay.Store, opt LocalOpti
 	}
 	working, stop := context.WithCancelCause(ctx)
 	done := make(chan struct{})
+	base := *p // ensureRun completes p's configuration
 	go func() {
 		defer close(done)
-		if err := p.evaluateBase(working, st, opt.Log); err != nil && working.Err() == nil {
+		if err := base.evaluateBase(working, st, opt.Log); err != nil && working.Err() == nil {
 			stop(fmt.Errorf("project: evaluating the base model: %w", err))
 		}
 	}()
