@@ -190,7 +190,8 @@ func (e *episode) score(ctx context.Context, end *ending) {
 	value := 0.0
 	components := map[string]any{}
 	if e.task.Score != nil {
-		s := judge(ctx, e.loop.cfg.ToolTimeout, func(context.Context) (float64, error) { return e.task.Score(e.seen) })
+		seen := e.seen // a judge that is given up may still look at it
+		s := judge(ctx, e.loop.cfg.ToolTimeout, func(context.Context) (float64, error) { return e.task.Score(seen) })
 		if !s.Scored {
 			*end = failed(eventlog.Failed, "reward", s.Cause)
 			return

@@ -123,13 +123,20 @@ func (e *episode) scoreTurn(ctx context.Context) *ending {
 	if e.task.TurnScore == nil {
 		return nil
 	}
-	scored := false
-	s := reward.Guard(func() (float64, error) {
-		return tool.Bounded(ctx, e.loop.cfg.ToolTimeout, func(context.Context) (value float64, err error) {
-			value, scored, err = e.task.TurnScore(e.seen)
-			return value, err
+	type judged struct {
+		value  float64
+		scored bool
+	}
+	var out judged
+	seen := e.seen // a judge that is given up may still look at it
+	s := reward.Guard(func() (_ float64, err error) {
+		out, err = tool.Bounded(ctx, e.loop.cfg.ToolTimeout, func(context.Context) (j judged, err error) {
+			j.value, j.scored, err = e.task.TurnScore(seen)
+			return j, err
 		})
+		return out.value, err
 	})
+	scored := out.scored
 	e.seen.Before = len(e.seen.Calls)
 	if s.Scored && !scored {
 		return nil
