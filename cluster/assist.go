@@ -6,12 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"sync"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
 	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
@@ -86,11 +80,9 @@ func (c *Channel) Close() error { return c.stop() }
 // LearnerServer takes other learners' calls.
 type LearnerServer struct {
 	pb.UnimplementedLearnerServer
-	addr   string
+	*roleServer
 	handle func(context.Context, *Channel) error
-	server *grpc.Server
 	tenant string
-	wg     sync.WaitGroup
 }
 
 // ServeLearner listens for other learners of the cluster and calls handle, in a
@@ -98,64 +90,14 @@ type LearnerServer struct {
 // ends when handle returns or its ctx does. listen "" is any free port of the
 // address by which this process reaches the replay nodes.
 func (c *Client) ServeLearner(listen string, log *slog.Logger, handle func(context.Context, *Channel) error) (*LearnerServer, error) {
-	if c.id.Role != RoleLearner {
-		return nil, fmt.Errorf("cluster: serve learners: %s is a %s: join as %s", c.id.ID, c.id.Role, RoleLearner)
+	s := &LearnerServer{handle: handle, tenant: c.id.Tenant}
+	var err error
+	if s.roleServer, err = c.listenFor(fellows{RoleLearner, "learners", maxMessage, assistConns}, listen); err != nil {
+		return nil, err
 	}
-	if listen == "" {
-		listen = net.JoinHostPort(localHost(c.addrs()), "0")
-	}
-	ln, err := net.Listen("tcp", listen)
-	if err != nil {
-		return nil, fmt.Errorf("cluster: serve learners: %w: choose another address, or leave it empty", err)
-	}
-	addr, err := Config{}.advertised(ln.Addr())
-	if err != nil {
-		return nil, errors.Join(err, ln.Close())
-	}
-	s := &LearnerServer{addr: addr, handle: handle, tenant: c.id.Tenant}
-	s.server = grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(c.id.serverTLS())),
-		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingWait}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingEvery / 2, PermitWithoutStream: true}),
-		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.MaxConcurrentStreams(assistConns),
-		grpc.StreamInterceptor(guardStream),
-		grpc.WaitForHandlers(true),
-	)
 	pb.RegisterLearnerServer(s.server, s)
-	s.wg.Go(func() {
-		if err := s.server.Serve(ln); err != nil {
-			log.Error("learner's server ended", "err", err)
-		}
-	})
+	s.serve(log)
 	return s, nil
-}
-
-// localHost is this machine's address on the way to the first of addrs that has
-// one; the loopback without any.
-func localHost(addrs []string) string {
-	for _, a := range addrs {
-		conn, err := net.Dial("udp", a) // sends nothing: it only picks a route
-		if err != nil {
-			continue
-		}
-		host, _, err := net.SplitHostPort(conn.LocalAddr().String())
-		_ = conn.Close()
-		if err == nil {
-			return host
-		}
-	}
-	return "127.0.0.1"
-}
-
-// Addr is where other learners reach this one.
-func (s *LearnerServer) Addr() string { return s.addr }
-
-// Close ends the channels and waits for their handlers.
-func (s *LearnerServer) Close() {
-	s.server.Stop()
-	s.wg.Wait()
 }
 
 // Assist implements the service. Learners of another tenant are refused.

@@ -6,13 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"sync"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
 	pb "github.com/skein-rl/skein/cluster/internal/clusterpb"
 	"github.com/skein-rl/skein/replay"
@@ -51,12 +46,10 @@ type PolicyStats struct {
 type Policies struct {
 	c *Client
 	// where is the client of the shard where a run lives.
-	where  func(ctx context.Context, run string) (*Client, error)
-	log    *slog.Logger
-	addr   string
-	server *grpc.Server
-	wg     sync.WaitGroup
-	stall  time.Duration
+	where func(ctx context.Context, run string) (*Client, error)
+	log   *slog.Logger
+	*roleServer
+	stall time.Duration
 
 	mu    sync.Mutex
 	blobs map[string]*incoming
@@ -67,49 +60,15 @@ type Policies struct {
 // ServePolicies listens for other workers of the tenant. listen as in
 // ServeLearner.
 func (c *Client) ServePolicies(listen string, log *slog.Logger) (*Policies, error) {
-	if c.id.Role != RoleWorker {
-		return nil, fmt.Errorf("cluster: serve policies: %s is a %s: join as %s", c.id.ID, c.id.Role, RoleWorker)
-	}
-	if listen == "" {
-		listen = net.JoinHostPort(localHost(c.addrs()), "0")
-	}
-	ln, err := net.Listen("tcp", listen)
-	if err != nil {
-		return nil, fmt.Errorf("cluster: serve policies: %w: choose another address, or leave it empty", err)
-	}
-	addr, err := Config{}.advertised(ln.Addr())
-	if err != nil {
-		return nil, errors.Join(err, ln.Close())
-	}
-	s := &Policies{c: c, where: func(context.Context, string) (*Client, error) { return c, nil }, log: log, addr: addr, stall: policyStall, blobs: make(map[string]*incoming)}
+	s := &Policies{c: c, where: func(context.Context, string) (*Client, error) { return c, nil }, log: log, stall: policyStall, blobs: make(map[string]*incoming)}
 	s.stats.Fallbacks = make(map[string]uint64)
-	s.server = grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(c.id.serverTLS())),
-		grpc.MaxRecvMsgSize(1<<16), grpc.MaxSendMsgSize(maxMessage),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingWait}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingEvery / 2, PermitWithoutStream: true}),
-		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.MaxConcurrentStreams(policyConns),
-		grpc.StreamInterceptor(guardStream),
-		grpc.WaitForHandlers(true),
-	)
+	var err error
+	if s.roleServer, err = c.listenFor(fellows{RoleWorker, "policies", 1 << 16, policyConns}, listen); err != nil {
+		return nil, err
+	}
 	pb.RegisterPoliciesServer(s.server, policyServer{p: s})
-	s.wg.Go(func() {
-		if err := s.server.Serve(ln); err != nil {
-			log.Error("policies' server ended", "err", err)
-		}
-	})
+	s.serve(log)
 	return s, nil
-}
-
-// Addr is where other workers reach this one.
-func (s *Policies) Addr() string { return s.addr }
-
-// Close ends what is being sent and waits for it. A Get under way ends with its
-// ctx.
-func (s *Policies) Close() {
-	s.server.Stop()
-	s.wg.Wait()
 }
 
 // Stats returns the counters.

@@ -65,17 +65,23 @@ func (f *policyForest) tree(key policyKey) *policyTree {
 	return t
 }
 
+// holder is the worker's place in the tree, a new one at the end of the line.
+func (t *policyTree) holder(id string) *policyHolder {
+	h := t.nodes[id]
+	if h == nil {
+		h = &policyHolder{id: id, gaveUp: make(map[string]bool)}
+		t.nodes[id], t.line = h, append(t.line, h)
+	}
+	return h
+}
+
 // source is from whom a worker fetches; "" is the replay nodes. failed is the
 // source it gave up before. silent says of whom nothing was heard for too long.
 func (f *policyForest) source(key policyKey, id, addr, failed string, now time.Time, silent func(id string) bool) (from, at string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := f.tree(key)
-	h := t.nodes[id]
-	if h == nil {
-		h = &policyHolder{id: id, gaveUp: make(map[string]bool)}
-		t.nodes[id], t.line = h, append(t.line, h)
-	}
+	h := t.holder(id)
 	h.detach()
 	if h.addr != addr { // started again
 		h.addr, h.doubts = addr, 0
@@ -117,12 +123,7 @@ func (f *policyForest) source(key policyKey, id, addr, failed string, now time.T
 func (f *policyForest) holds(key policyKey, id, addr string, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t := f.tree(key)
-	h := t.nodes[id]
-	if h == nil {
-		h = &policyHolder{id: id, gaveUp: make(map[string]bool)}
-		t.nodes[id], t.line = h, append(t.line, h)
-	}
+	h := f.tree(key).holder(id)
 	h.detach()
 	h.addr, h.held, h.asked = addr, true, now
 }

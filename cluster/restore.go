@@ -60,12 +60,7 @@ func Restore(ctx context.Context, cfg Config, local bool, src RestoreSource) (re
 	if err != nil {
 		return rep, err
 	}
-	defer func() {
-		n.stop()
-		n.tasks.close()
-		n.metrics.close()
-		err = errors.Join(err, n.lock.Close())
-	}()
+	defer func() { err = errors.Join(err, n.closeUnopened()) }()
 	if n.id = localID; !local {
 		if _, err := n.identify(ctx); err != nil {
 			return rep, err
@@ -207,12 +202,7 @@ func RebuildIndex(cfg Config) (rep replay.RebuildReport, err error) {
 	if err != nil {
 		return rep, err
 	}
-	defer func() {
-		n.stop()
-		n.tasks.close()
-		n.metrics.close()
-		err = errors.Join(err, n.lock.Close())
-	}()
+	defer func() { err = errors.Join(err, n.closeUnopened()) }()
 	for _, name := range []string{dirStore, dirRaft} {
 		if _, err := os.Stat(n.path(name)); err != nil {
 			return rep, fmt.Errorf("cluster: rebuild index: %s is no directory of a node: it has no %s: %w", cfg.Dir, name, err)
@@ -252,4 +242,12 @@ func (n *Node) checkReplayable() error {
 	}
 	return fmt.Errorf("cluster: rebuild index: the raft log in %s holds entries %d to %d and there is no snapshot before them: "+
 		"remove this node from its cluster and join with an empty directory; a sole node needs a backup (skein replay restore)", n.path(dirRaft), first, last)
+}
+
+// closeUnopened closes a node of which only the directory was used.
+func (n *Node) closeUnopened() error {
+	n.stop()
+	n.tasks.close()
+	n.metrics.close()
+	return n.lock.Close()
 }
