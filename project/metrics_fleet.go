@@ -103,6 +103,5 @@ func openGroups(s replay.RunStatus) int {
 	if s.Finished {
 		return 0
 	}
-	limit := (int(s.Spec.MaxStaleness) + 1) * int(s.Spec.GroupsPerStep)
-	return max(0, limit-s.ReadyGroups-s.LeasedGroups)
+	return max(0, int(s.Spec.Capacity())-s.ReadyGroups-s.LeasedGroups)
 }

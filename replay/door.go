@@ -131,6 +131,9 @@ type RunSpec struct {
 	Tenant string
 }
 
+// Capacity is how many train groups may be dispatched and not yet consumed.
+func (s RunSpec) Capacity() uint64 { return (s.MaxStaleness + 1) * uint64(s.GroupsPerStep) }
+
 // LeaseRequest asks for complete groups no staler than the run's bound at
 // LearnerVersion.
 type LeaseRequest struct {

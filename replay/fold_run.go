@@ -89,7 +89,9 @@ func checkID(field, id string) error {
 // Consumed in order, the last of them is trained MaxStaleness versions after
 // its dispatch at most. The version itself does not enter, so a recovered run
 // gets no flood.
-func capacity(s *pb.RunSpec) uint64 { return (s.MaxStaleness + 1) * uint64(s.GroupsPerStep) }
+func capacity(s *pb.RunSpec) uint64 {
+	return RunSpec{MaxStaleness: s.MaxStaleness, GroupsPerStep: s.GroupsPerStep}.Capacity()
+}
 
 func (f *fold) createRun(spec RunSpec) error {
 	if err := spec.Validate(); err != nil {

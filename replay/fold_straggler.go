@@ -92,12 +92,7 @@ func straggler(kv Reader, r *pb.RunState, run, worker string, now int64) (*pb.Gr
 func (f *fold) issueTwin(r *runState, g *pb.GroupState, worker string) error {
 	g.Twin, g.TwinExpires = worker, f.after(time.Duration(r.Spec.TicketTtl))
 	r.Twins++
-	return firstError(
-		f.countTicket(r, 1),
-		f.putGroup(r.run, g),
-		f.mark(ticketKey(r.run, worker, g.Group)),
-		f.putExpiry(g.TwinExpires, &pb.Expiry{Run: r.run, Group: g.Group}),
-	)
+	return f.ticketOut(r, g, worker, g.TwinExpires)
 }
 
 // endTwin takes the second ticket back, if there is one.
@@ -105,11 +100,7 @@ func (f *fold) endTwin(r *runState, g *pb.GroupState) error {
 	if g.Twin == "" {
 		return nil
 	}
-	err := firstError(
-		f.countTicket(r, -1),
-		f.kv.Delete(ticketKey(r.run, g.Twin, g.Group)),
-		f.dropExpiry(g.TwinExpires, r.run, g.Group, 0),
-	)
+	err := f.ticketBack(r, g, g.Twin, g.TwinExpires)
 	g.Twin, g.TwinExpires = "", 0
 	return err
 }
@@ -117,11 +108,7 @@ func (f *fold) endTwin(r *runState, g *pb.GroupState) error {
 // promote ends the first ticket of a group that has a twin, whose ticket takes
 // its place.
 func (f *fold) promote(r *runState, g *pb.GroupState) error {
-	err := firstError(
-		f.countTicket(r, -1),
-		f.kv.Delete(ticketKey(r.run, g.Worker, g.Group)),
-		f.dropExpiry(g.Expires, r.run, g.Group, 0),
-	)
+	err := f.ticketBack(r, g, g.Worker, g.Expires)
 	g.Worker, g.Expires, g.Attempt = g.Twin, g.TwinExpires, g.Attempt+1
 	g.Twin, g.TwinExpires = "", 0
 	return firstError(err, f.putGroup(r.run, g))

@@ -200,22 +200,31 @@ func (f *fold) issue(r *runState, g *pb.GroupState, worker string) error {
 	if g.Table == TableTrain {
 		g.Version = r.LatestVersion
 	}
+	return f.ticketOut(r, g, worker, g.Expires)
+}
+
+// ticketOut records a ticket of g, which has worker and end noted.
+func (f *fold) ticketOut(r *runState, g *pb.GroupState, worker string, expires int64) error {
 	return firstError(
 		f.countTicket(r, 1),
 		f.putGroup(r.run, g),
 		f.mark(ticketKey(r.run, worker, g.Group)),
-		f.putExpiry(g.Expires, &pb.Expiry{Run: r.run, Group: g.Group}),
+		f.putExpiry(expires, &pb.Expiry{Run: r.run, Group: g.Group}),
+	)
+}
+
+// ticketBack forgets a ticket of g.
+func (f *fold) ticketBack(r *runState, g *pb.GroupState, worker string, expires int64) error {
+	return firstError(
+		f.countTicket(r, -1),
+		f.kv.Delete(ticketKey(r.run, worker, g.Group)),
+		f.dropExpiry(expires, r.run, g.Group, 0),
 	)
 }
 
 // takeBack undoes issue, leaving g in no queue and with no worker.
 func (f *fold) takeBack(r *runState, g *pb.GroupState) error {
-	err := firstError(
-		f.endTwin(r, g),
-		f.countTicket(r, -1),
-		f.kv.Delete(ticketKey(r.run, g.Worker, g.Group)),
-		f.dropExpiry(g.Expires, r.run, g.Group, 0),
-	)
+	err := firstError(f.endTwin(r, g), f.ticketBack(r, g, g.Worker, g.Expires))
 	g.Worker, g.Expires = "", 0
 	return err
 }

@@ -17,7 +17,7 @@ func TrainTable(spec RunSpec) table.Config {
 	c := table.Default()
 	c.Sampler = table.Selector{Kind: table.MinHeap}
 	c.MaxStaleness = int64(spec.MaxStaleness)
-	c.MaxItems = capacity(specToPB(spec))
+	c.MaxItems = spec.Capacity()
 	return c
 }
 
