@@ -144,7 +144,7 @@ func dispatchPart(ctx context.Context, s *session) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, peer.close()) }()
+	defer peer.Close()
 	logs, err := newShelf(dispatchGroups)
 	if err != nil {
 		return err

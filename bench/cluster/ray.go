@@ -1,19 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	_ "embed"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/skein-rl/skein/bench"
 )
 
 //go:embed peer_ray.py
@@ -24,7 +20,6 @@ var rayProgram string
 type rates struct {
 	Forms   map[string]map[string]float64 `json:"forms"`
 	Version string                        `json:"version"`
-	Error   string                        `json:"error"`
 }
 
 // best is the fastest form of a kind.
@@ -37,64 +32,20 @@ func (r rates) best(kind string) (rate float64, form string) {
 	return rate, form
 }
 
-// ray is the peer's process; it is started once and asked between runs of ours.
-type ray struct {
-	cmd *exec.Cmd
-	in  io.WriteCloser
-	out *bufio.Reader
-}
+// ray is the peer's process.
+type ray struct{ *bench.Program }
 
-func (s *session) startRay() (*ray, error) {
-	r := &ray{cmd: exec.Command(s.python, "-c", rayProgram)}
-	r.cmd.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES=", "PYTHONUNBUFFERED=1")
-	log, err := os.Create(filepath.Join(s.dir, "ray.log"))
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	r.cmd.Stderr = log
-	if r.in, err = r.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := r.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	r.out = bufio.NewReader(out)
-	return r, r.cmd.Start()
+func (s *session) startRay() (ray, error) {
+	p, err := bench.StartProgram(s.python, rayProgram, nil, nil, filepath.Join(s.dir, "ray.log"))
+	return ray{p}, err
 }
 
 // ask measures for so long; a minute more is for starting.
-func (r *ray) ask(ctx context.Context, size int, d time.Duration) (a rates, err error) {
+func (r ray) ask(ctx context.Context, size int, d time.Duration) (a rates, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d+time.Minute)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = r.cmd.Process.Kill() })()
-	if _, err = fmt.Fprintf(r.in, "{\"size\": %d, \"seconds\": %g}\n", size, d.Seconds()); err != nil {
-		return a, fmt.Errorf("ray: %w", err)
-	}
-	line, err := r.out.ReadBytes('\n')
-	if err == nil {
-		err = json.Unmarshal(line, &a)
-	}
-	if err == nil && a.Error != "" {
-		err = errors.New(a.Error)
-	}
-	if err != nil {
+	if err := r.Ask(ctx, map[string]any{"size": size, "seconds": d.Seconds()}, &a); err != nil {
 		return a, fmt.Errorf("ray: %w", err)
 	}
 	return a, nil
-}
-
-// close ends the process, in order if it does so within 20 s.
-func (r *ray) close() error {
-	_ = r.in.Close()
-	done := make(chan error, 1)
-	go func() { done <- r.cmd.Wait() }()
-	select {
-	case <-done: // Ray's exit code at shutdown says nothing
-		return nil
-	case <-time.After(20 * time.Second):
-		_ = r.cmd.Process.Kill()
-		return <-done
-	}
 }

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -46,15 +43,12 @@ type answer struct {
 	Version string             `json:"version"`
 	What    string             `json:"what"`
 	All     map[string]float64 `json:"all,omitempty"` // rates of all forms that were tried
-	Error   string             `json:"error,omitempty"`
 }
 
 // peer is a peer's process.
 type peer struct {
 	name string
-	cmd  *exec.Cmd
-	in   io.WriteCloser
-	out  *bufio.Reader
+	*bench.Program
 	stop func() error
 }
 
@@ -72,61 +66,21 @@ func (p *peers) close() error {
 }
 
 func (p *peer) close() error {
-	_ = p.in.Close()
-	done := make(chan struct{})
-	go func() {
-		_ = p.cmd.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(20 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-done
-	}
+	p.Close()
 	return p.stop()
 }
 
 // startPeer runs a program of the peers' interpreter.
 func (s *session) startPeer(name, code string, args []string, stop func() error) (*peer, error) {
-	p := &peer{name: name, cmd: exec.Command(s.python, append([]string{"-c", code}, args...)...), stop: stop}
-	p.cmd.Env = append(os.Environ(), "TF_CPP_MIN_LOG_LEVEL=3", "CUDA_VISIBLE_DEVICES=", "RAY_DEDUP_LOGS=0", "PYTHONUNBUFFERED=1")
-	logs, err := os.Create(filepath.Join(s.dir, name+".log"))
-	if err != nil {
-		return nil, err
-	}
-	p.cmd.Stderr = logs
-	defer logs.Close()
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		return nil, err
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	p.out = bufio.NewReader(out)
-	return p, p.cmd.Start()
+	p, err := bench.StartProgram(s.python, code, args, []string{"TF_CPP_MIN_LOG_LEVEL=3", "RAY_DEDUP_LOGS=0"}, filepath.Join(s.dir, name+".log"))
+	return &peer{name, p, stop}, err
 }
 
 // ask measures; ctx bounds it.
 func (p *peer) ask(ctx context.Context, q question) (a answer, err error) {
-	limit := time.AfterFunc(5*time.Minute, func() { _ = p.cmd.Process.Kill() })
-	defer limit.Stop()
-	defer context.AfterFunc(ctx, func() { _ = p.cmd.Process.Kill() })()
-	line, err := json.Marshal(q)
-	if err != nil {
-		return a, err
-	}
-	if _, err = p.in.Write(append(line, '\n')); err == nil {
-		line, err = p.out.ReadBytes('\n')
-	}
-	if err == nil {
-		err = json.Unmarshal(line, &a)
-	}
-	if err == nil && a.Error != "" {
-		err = errors.New(a.Error)
-	}
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	if err := p.Ask(ctx, q, &a); err != nil {
 		return a, fmt.Errorf("%s, %s: %w", p.name, q.Do, err)
 	}
 	return a, nil
